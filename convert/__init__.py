@@ -1,0 +1,1 @@
+"""Turn released weights into MLX checkpoints."""

@@ -1,0 +1,1 @@
+"""Metal sources of the kernels, as package data."""

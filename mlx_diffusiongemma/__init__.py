@@ -1,0 +1,1 @@
+"""Run DiffusionGemma locally on Apple silicon with MLX."""

@@ -1,0 +1,1 @@
+"""The `dgemma-mlx` command."""

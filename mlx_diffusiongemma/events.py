@@ -1,0 +1,163 @@
+"""What a generation reports while it runs, and what it returns.
+
+    PromptProcessed --> DenoisingStep * --> BlockCommitted --> DenoisingStep * --> ... --> Finished
+
+The loops only yield these records; whoever consumes them prints, draws, decodes and keeps time.
+"""
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import mlx.core as mx
+
+FinishReason = Literal["stop", "length"]
+
+
+@dataclass(frozen=True, eq=False)
+class PromptProcessed:
+    """The prompt is in the KV cache.
+
+    Attributes:
+        prompt_tokens: length of the prompt.
+        cached_tokens: how many of them were in the cache already.
+    """
+
+    prompt_tokens: int
+    cached_tokens: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class DenoisingStep:
+    """One decoder pass over the canvas. Reading the arrays costs a copy; ignoring them is free.
+
+    Attributes:
+        canvas_index: which canvas of the answer, from 0.
+        step: which pass over this canvas, from 0.
+        max_denoising_steps: the most passes this canvas may take.
+        argmax_canvas: int32 [B, L], the text if denoising stopped here.
+        accepted: bool [B, L], positions whose candidate was kept; the others are renoised.
+        entropy: float32 [B, L], nats.
+        converged: the canvas is stable and confident; this is its last step.
+    """
+
+    canvas_index: int
+    step: int
+    max_denoising_steps: int
+    argmax_canvas: mx.array
+    accepted: mx.array
+    entropy: mx.array
+    converged: bool
+
+
+@dataclass(frozen=True, eq=False)
+class BlockCommitted:
+    """A finished canvas has joined the answer.
+
+    Attributes:
+        canvas_index: which canvas of the answer, from 0.
+        token_ids: the tokens it adds, without the end token and what follows it.
+        denoising_steps: decoder passes it took.
+        converged: False when it ran out of steps.
+        finish_reason: why the answer ends here; None when another canvas follows.
+        text: answer text that is certain now and was not before; filled in by `Runtime`.
+        thought: the same for the thought channel.
+    """
+
+    canvas_index: int
+    token_ids: tuple[int, ...]
+    denoising_steps: int
+    converged: bool
+    finish_reason: FinishReason | None
+    text: str = ""
+    thought: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerationStats:
+    """What a generation cost.
+
+    Attributes:
+        prompt_tokens, generated_tokens: counts; the end token is not counted.
+        denoising_steps: decoder passes, one number per canvas.
+        converged: one flag per canvas; False where the steps ran out first.
+        seed: what repeats this generation.
+        load_seconds: time the model took to load, once.
+        prefill_seconds, denoising_seconds: time of the prompt and of the canvases (with the
+            encoding of committed blocks).
+        peak_memory_bytes: MLX's high-water mark during this generation, weights included.
+    """
+
+    prompt_tokens: int
+    generated_tokens: int
+    denoising_steps: tuple[int, ...]
+    converged: tuple[bool, ...]
+    seed: int
+    load_seconds: float
+    prefill_seconds: float
+    denoising_seconds: float
+    peak_memory_bytes: int
+
+    @property
+    def canvases(self) -> int:
+        """How many canvases were denoised."""
+        return len(self.denoising_steps)
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Generated tokens per decoder pass."""
+        return self.generated_tokens / max(sum(self.denoising_steps), 1)
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Generated tokens per second of denoising."""
+        return self.generated_tokens / self.denoising_seconds if self.denoising_seconds else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """All numbers by name, the derived ones too; ready for JSON."""
+        return asdict(self) | {
+            "canvases": self.canvases,
+            "tokens_per_step": self.tokens_per_step,
+            "tokens_per_second": self.tokens_per_second,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerationResult:
+    """A finished answer.
+
+    Attributes:
+        text: what the reader sees: no special tokens, no thought, no tool calls.
+        thought: text of the thought channel, empty when the model did not think.
+        tool_calls: tool-call blocks as the model wrote them, without their outer markers.
+        token_ids: every generated token, in order, without the end token.
+        finish_reason: "stop" (end token or stop string) or "length" (the budget cut it).
+        stats: what it cost.
+    """
+
+    text: str
+    thought: str
+    tool_calls: tuple[str, ...]
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason
+    stats: GenerationStats
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields by name, ready for JSON."""
+        return {
+            "text": self.text,
+            "thought": self.thought,
+            "tool_calls": list(self.tool_calls),
+            "token_ids": list(self.token_ids),
+            "finish_reason": self.finish_reason,
+            "stats": self.stats.to_dict(),
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Finished:
+    """The answer is complete; always the last event."""
+
+    result: GenerationResult
+
+
+Event = PromptProcessed | DenoisingStep | BlockCommitted | Finished

@@ -1,0 +1,146 @@
+"""Settings of one generation: what the caller asks, what the checkpoint says, the defaults.
+
+`GenerationOptions` is what a caller writes; None means "as the checkpoint says".
+`SamplerSettings` is complete and holds the only copy of the reference's defaults.
+Both are frozen and validated when they are made; nothing checks them again.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from mlx_diffusiongemma.errors import ConfigError
+
+DEFAULT_MAX_TOKENS = 2048
+_SAMPLER = "EntropyBoundSamplerConfig"
+
+
+@dataclass(frozen=True)
+class _Range:
+    """The values one setting may have; bounds are inclusive unless `exclusive`."""
+
+    low: float
+    integer: bool = False
+    exclusive: bool = False
+    high: float = math.inf
+
+    def check(self, name: str, value: object) -> None:
+        kind = int if self.integer else (int, float)
+        if not isinstance(value, bool) and isinstance(value, kind):
+            above = value > self.low if self.exclusive else value >= self.low
+            if above and value < self.high:
+                return
+        raise ConfigError(f"{name} is {value!r}", hint=f"{name} must be {self}")
+
+    def __str__(self) -> str:
+        noun = "an integer" if self.integer else "a finite number"
+        start = f"above {self.low:g}" if self.exclusive else f"of {self.low:g} or more"
+        return f"{noun} {start}" + (f" and below {self.high:g}" if self.high < math.inf else "")
+
+
+_RANGES = {
+    "max_denoising_steps": _Range(1, integer=True),
+    "entropy_bound": _Range(0, exclusive=True),
+    "t_min": _Range(0),
+    "t_max": _Range(0, exclusive=True),
+    "stability_threshold": _Range(0, integer=True),
+    "confidence_threshold": _Range(0, exclusive=True),
+    "max_tokens": _Range(1, integer=True),
+    "seed": _Range(0, integer=True, high=2**64),
+}
+
+
+def _check_ranges(settings: object) -> None:
+    for name, allowed in _RANGES.items():
+        value = vars(settings).get(name)
+        if value is not None:
+            allowed.check(name, value)
+    t_min, t_max = vars(settings)["t_min"], vars(settings)["t_max"]
+    if t_min is not None and t_max is not None and t_min >= t_max:
+        raise ConfigError(
+            f"t_min is {t_min!r} and t_max is {t_max!r}", hint="t_min must be below t_max"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplerSettings:
+    """The entropy-bound sampler's numbers, complete.
+
+    Defaults are those of the reference (transformers `DiffusionGemmaGenerationConfig`), which also
+    fills keys that a checkpoint's generation_config.json lacks or sets to null.
+
+    Attributes:
+        max_denoising_steps: most decoder passes over one canvas, 1 or more.
+        entropy_bound: nats; joint uncertainty up to which positions are accepted, above 0.
+        t_min: temperature that the schedule runs towards, 0 or more.
+        t_max: temperature of the first denoising step, above t_min.
+        stability_threshold: how many earlier argmax canvases must equal the present one to stop
+            early; 0 asks for none.
+        confidence_threshold: nats; a canvas is confident when its mean entropy is below it.
+    """
+
+    max_denoising_steps: int = 48
+    entropy_bound: float = 0.1
+    t_min: float = 0.4
+    t_max: float = 0.8
+    stability_threshold: int = 1
+    confidence_threshold: float = 0.005
+
+    def __post_init__(self) -> None:
+        _check_ranges(self)
+
+    @classmethod
+    def from_generation_config(cls, values: Mapping[str, Any]) -> "SamplerSettings":
+        """Read the keys of a generation_config.json; absent and null keys take the defaults."""
+        sampler = values.get("sampler_config") or {}
+        if not isinstance(sampler, Mapping) or sampler.get("_cls_name", _SAMPLER) != _SAMPLER:
+            raise ConfigError(
+                f"generation_config.json asks for the sampler {sampler!r}",
+                hint=f"this runtime implements {_SAMPLER}; remove `sampler_config` to use it",
+            )
+        given = {field.name: values.get(field.name) for field in fields(cls)}
+        given["entropy_bound"] = sampler.get("entropy_bound")
+        return cls(**{name: value for name, value in given.items() if value is not None})
+
+    def with_options(self, options: "GenerationOptions") -> "SamplerSettings":
+        """These settings, with whatever the caller asked for in their place."""
+        asked = {field.name: vars(options)[field.name] for field in fields(self)}
+        return replace(self, **{name: value for name, value in asked.items() if value is not None})
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerationOptions:
+    """What a caller may ask of one generation. None means: as the checkpoint says.
+
+    Attributes:
+        max_tokens: most tokens to write, exactly; the answer may end earlier.
+        max_denoising_steps, entropy_bound, t_min, t_max, stability_threshold,
+            confidence_threshold: see `SamplerSettings`.
+        seed: same seed, same text on the same machine and versions; None draws one, which
+            `stats.seed` reports.
+        stop: strings that end the answer; none of their text is returned.
+        thinking: let the model think first, where its chat template can ask for it; None is
+            the template's own default.
+        chat_template: render the prompt with the checkpoint's chat template; False sends it as
+            it is.
+    """
+
+    max_tokens: int = DEFAULT_MAX_TOKENS
+    max_denoising_steps: int | None = None
+    entropy_bound: float | None = None
+    t_min: float | None = None
+    t_max: float | None = None
+    stability_threshold: int | None = None
+    confidence_threshold: float | None = None
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    thinking: bool | None = None
+    chat_template: bool = True
+
+    def __post_init__(self) -> None:
+        _check_ranges(self)
+        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+        if not all(isinstance(text, str) and text for text in stop):
+            raise ConfigError(f"stop is {stop!r}", hint="every stop string must hold some text")
+        object.__setattr__(self, "stop", stop)
