@@ -1,1 +1,113 @@
-"""Run DiffusionGemma locally on Apple silicon with MLX."""
+"""Run DiffusionGemma locally on Apple silicon with MLX.
+
+    from mlx_diffusiongemma import GenerationOptions, load
+
+    runtime = load("demo")
+    print(runtime.generate("2 + 2 =", GenerationOptions(seed=1)).text)
+
+Names are imported when they are first used, so that the command line's help needs no MLX.
+"""
+
+import importlib
+from typing import TYPE_CHECKING
+
+from mlx_diffusiongemma.backend import require_backend
+from mlx_diffusiongemma.version import __version__
+
+if TYPE_CHECKING:
+    from mlx_diffusiongemma.draws import (
+        Draws,
+        DrawTrace,
+        RecordingDraws,
+        ReplayedDraws,
+        SeededDraws,
+    )
+    from mlx_diffusiongemma.errors import (
+        CheckpointError,
+        ConfigError,
+        DGemmaError,
+        GenerationError,
+        HubError,
+        MemoryNeedError,
+        PromptError,
+    )
+    from mlx_diffusiongemma.events import (
+        BlockCommitted,
+        DenoisingStep,
+        Event,
+        Finished,
+        GenerationResult,
+        GenerationStats,
+        PromptProcessed,
+    )
+    from mlx_diffusiongemma.model import DiffusionGemma, KVCache
+    from mlx_diffusiongemma.options import GenerationOptions, SamplerSettings
+    from mlx_diffusiongemma.runtime import Runtime, load, load_model
+
+require_backend()
+
+_HOME = {
+    "draws": ("Draws", "DrawTrace", "RecordingDraws", "ReplayedDraws", "SeededDraws"),
+    "errors": (
+        "CheckpointError",
+        "ConfigError",
+        "DGemmaError",
+        "GenerationError",
+        "HubError",
+        "MemoryNeedError",
+        "PromptError",
+    ),
+    "events": (
+        "BlockCommitted",
+        "DenoisingStep",
+        "Event",
+        "Finished",
+        "GenerationResult",
+        "GenerationStats",
+        "PromptProcessed",
+    ),
+    "model": ("DiffusionGemma", "KVCache"),
+    "options": ("GenerationOptions", "SamplerSettings"),
+    "runtime": ("Runtime", "load", "load_model"),
+}
+_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+
+__all__ = [
+    "BlockCommitted",
+    "CheckpointError",
+    "ConfigError",
+    "DGemmaError",
+    "DenoisingStep",
+    "DiffusionGemma",
+    "DrawTrace",
+    "Draws",
+    "Event",
+    "Finished",
+    "GenerationError",
+    "GenerationOptions",
+    "GenerationResult",
+    "GenerationStats",
+    "HubError",
+    "KVCache",
+    "MemoryNeedError",
+    "PromptError",
+    "PromptProcessed",
+    "RecordingDraws",
+    "ReplayedDraws",
+    "Runtime",
+    "SamplerSettings",
+    "SeededDraws",
+    "__version__",
+    "load",
+    "load_model",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return vars(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"))[name]
+
+
+def __dir__() -> list[str]:
+    return __all__

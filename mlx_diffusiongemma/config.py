@@ -1,0 +1,232 @@
+"""config.json and generation_config.json as frozen records; every default and check of theirs.
+
+Two spellings of the per-layer attention fields are read: the released one (`global_head_dim`,
+`num_global_key_value_heads`) and the one transformers writes when it saves (`per_layer_config`).
+Behaviour follows transformers' `DiffusionGemmaTextConfig`.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mlx_diffusiongemma.errors import CheckpointError, ConfigError
+from mlx_diffusiongemma.options import SamplerSettings
+from mlx_diffusiongemma.quantization import QuantizationTable
+
+_SLIDING, _FULL = "sliding_attention", "full_attention"
+_ROPE = {
+    _SLIDING: {"rope_type": "default", "rope_theta": 10_000.0},
+    _FULL: {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1_000_000.0},
+}
+# Values for which the reference has another computation, which this runtime does not have.
+_FIXED = {
+    "hidden_activation": ("gelu_pytorch_tanh",),
+    "attention_bias": (False,),
+    "tie_word_embeddings": (True,),
+    "use_bidirectional_attention": ("vision", None),
+}
+
+
+@dataclass(frozen=True)
+class LayerConfig:
+    """Attention of one layer.
+
+    Attributes:
+        is_sliding: sees a window; otherwise the whole prefix.
+        head_dim, num_key_value_heads: sizes of this layer's heads.
+        rope_theta: base of the rotary frequencies.
+        rotary_pairs: how many of the head_dim / 2 pairs rotate; the others keep still.
+    """
+
+    is_sliding: bool
+    head_dim: int
+    num_key_value_heads: int
+    rope_theta: float
+    rotary_pairs: int
+
+    @property
+    def shares_key_and_value(self) -> bool:
+        """Full layers have no value projection: the key projection serves both."""
+        return not self.is_sliding
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Everything that decides the shape and the arithmetic of a DiffusionGemma text model."""
+
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_attention_heads: int
+    sliding_window: int
+    num_experts: int
+    top_k_experts: int
+    moe_intermediate_size: int
+    rms_norm_eps: float
+    final_logit_softcapping: float
+    max_position_embeddings: int
+    canvas_length: int
+    layers: tuple[LayerConfig, ...]
+    quantization: QuantizationTable
+    image_token_ids: frozenset[int]
+    has_vision: bool
+    dtype: str
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.top_k_experts <= self.num_experts:
+            raise ConfigError(
+                f"top_k_experts is {self.top_k_experts} of num_experts {self.num_experts}",
+                hint="top_k_experts must be between 1 and num_experts",
+            )
+        for layer in self.layers:
+            if self.num_attention_heads % layer.num_key_value_heads or layer.head_dim % 2:
+                raise ConfigError(
+                    f"num_attention_heads {self.num_attention_heads}, num_key_value_heads "
+                    f"{layer.num_key_value_heads}, head_dim {layer.head_dim}",
+                    hint="key-value heads must divide the heads, and head_dim must be even",
+                )
+
+
+@dataclass(frozen=True)
+class GenerationConfig:
+    """What generation_config.json says; an absent file or key takes the reference's defaults."""
+
+    sampler: SamplerSettings
+    eos_token_ids: frozenset[int]
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in `path`; CheckpointError when the file is missing or is not one."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CheckpointError(
+            f"`{path}` does not exist",
+            hint="a checkpoint folder holds config.json and *.safetensors",
+        ) from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"`{path}` is not valid JSON: {error}") from None
+    if not isinstance(values, dict):
+        raise CheckpointError(f"`{path}` holds a JSON {type(values).__name__}, not an object")
+    return values
+
+
+def read_config(folder: Path) -> ModelConfig:
+    """Read `folder`/config.json."""
+    return parse_config(read_json(folder / "config.json"))
+
+
+def read_generation_config(folder: Path) -> GenerationConfig:
+    """Read `folder`/generation_config.json, or the defaults where there is none.
+
+    The end tokens named in config.json count when generation_config.json names none.
+    """
+    path = folder / "generation_config.json"
+    values = read_json(path) if path.exists() else {}
+    config = read_json(folder / "config.json")
+    eos = values.get("eos_token_id")
+    if eos is None:
+        eos = config.get("eos_token_id")
+    if eos is None:
+        eos = config.get("text_config", {}).get("eos_token_id")
+    ids = eos if isinstance(eos, list) else [] if eos is None else [eos]
+    return GenerationConfig(SamplerSettings.from_generation_config(values), frozenset(ids))
+
+
+def parse_config(values: Mapping[str, Any]) -> ModelConfig:
+    """Turn the object of a config.json into a `ModelConfig`; ConfigError names what is wrong."""
+    if values.get("model_type") != "diffusion_gemma":
+        raise ConfigError(
+            f"config.json says model_type {values.get('model_type')!r}",
+            hint="this runtime reads checkpoints of model_type 'diffusion_gemma' only",
+        )
+    text = values.get("text_config")
+    if not isinstance(text, Mapping):
+        raise ConfigError("config.json has no `text_config` object")
+    for name, allowed in _FIXED.items():
+        value = text.get(name, allowed[0])
+        if value not in allowed or (name in values and values[name] not in allowed):
+            raise ConfigError(
+                f"{name} is {value!r}", hint=f"this runtime supports {name}={allowed[0]!r} only"
+            )
+    images = (values.get(name) for name in ("image_token_id", "boi_token_id", "eoi_token_id"))
+    return ModelConfig(
+        vocab_size=_integer(text, "vocab_size"),
+        hidden_size=_integer(text, "hidden_size"),
+        intermediate_size=_integer(text, "intermediate_size"),
+        num_attention_heads=_integer(text, "num_attention_heads"),
+        sliding_window=_integer(text, "sliding_window"),
+        num_experts=_integer(text, "num_experts"),
+        top_k_experts=_integer(text, "top_k_experts"),
+        moe_intermediate_size=_integer(text, "moe_intermediate_size"),
+        rms_norm_eps=float(text.get("rms_norm_eps", 1e-6)),
+        final_logit_softcapping=float(text.get("final_logit_softcapping", 30.0)),
+        max_position_embeddings=_integer(text, "max_position_embeddings", 131_072),
+        canvas_length=_integer(values, "canvas_length", 256),
+        layers=_layers(text),
+        quantization=QuantizationTable.from_config(
+            values.get("quantization") or values.get("quantization_config")
+        ),
+        image_token_ids=frozenset(token for token in images if token is not None),
+        has_vision=bool(values.get("vision_config")),
+        dtype=str(values.get("dtype") or text.get("dtype") or "bfloat16"),
+    )
+
+
+def _integer(values: Mapping[str, Any], name: str, default: int | None = None) -> int:
+    value = values.get(name)
+    value = default if value is None else value
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ConfigError(
+            f"config.json says {name} {value!r}", hint=f"{name} must be an integer of 1 or more"
+        )
+    return value
+
+
+def _layers(text: Mapping[str, Any]) -> tuple[LayerConfig, ...]:
+    count = _integer(text, "num_hidden_layers")
+    types = text.get("layer_types")
+    if types is None:  # the reference's pattern: five sliding layers, then a full one
+        types = [_FULL if (index + 1) % 6 == 0 else _SLIDING for index in range(count)]
+    if len(types) != count or not set(types) <= {_SLIDING, _FULL}:
+        raise ConfigError(
+            f"layer_types has {len(types)} entries {sorted(set(types))} for {count} layers",
+            hint=f"it must name {_SLIDING!r} or {_FULL!r} once for every layer",
+        )
+    types = [*types[:-1], _FULL]  # the reference makes the last layer full whatever it says
+    return tuple(_layer(text, index, kind) for index, kind in enumerate(types))
+
+
+def _layer(text: Mapping[str, Any], index: int, kind: str) -> LayerConfig:
+    head_dim = _integer(text, "head_dim", 256)
+    kv_heads = _integer(text, "num_key_value_heads", 4)
+    per_layer = text.get("per_layer_config")
+    if per_layer is not None:
+        own = per_layer.get(str(index), per_layer.get(kind, {}))
+        head_dim = _integer(own, "head_dim", head_dim)
+        kv_heads = _integer(own, "num_key_value_heads", kv_heads)
+    elif kind == _FULL:
+        head_dim = _integer(text, "global_head_dim", 512)
+        kv_heads = _integer(text, "num_global_key_value_heads", kv_heads)
+    rope = (text.get("rope_parameters") or _ROPE).get(kind) or _ROPE[kind]
+    return LayerConfig(
+        is_sliding=kind == _SLIDING,
+        head_dim=head_dim,
+        num_key_value_heads=kv_heads,
+        rope_theta=float(rope.get("rope_theta") or _ROPE[kind]["rope_theta"]),
+        rotary_pairs=_rotary_pairs(rope, head_dim, kind),
+    )
+
+
+def _rotary_pairs(rope: Mapping[str, Any], head_dim: int, kind: str) -> int:
+    rope_type, factor = rope.get("rope_type", "default"), rope.get("partial_rotary_factor")
+    if rope_type == "proportional" and rope.get("factor") in (None, 1.0):
+        return int((1.0 if factor is None else factor) * head_dim // 2)
+    if rope_type == "default" and factor in (None, 1.0):
+        return head_dim // 2
+    raise ConfigError(
+        f"rope_parameters of {kind} are {dict(rope)}",
+        hint="this runtime knows rope_type 'proportional', and 'default' without a partial factor",
+    )

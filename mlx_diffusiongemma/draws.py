@@ -1,0 +1,121 @@
+"""Every random draw of a generation, behind one small interface, so that it can be replayed.
+
+Drawing in a fixed order from explicit keys is what makes a seed repeat a text: whoever watches,
+times or logs cannot reach the draws. Shapes: B batch, L canvas, V vocabulary.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import mlx.core as mx
+
+from mlx_diffusiongemma.errors import GenerationError
+
+
+class Draws(Protocol):
+    """Where the tokens that chance decides come from."""
+
+    def initial_canvas(self, shape: tuple[int, int], vocab_size: int) -> mx.array:
+        """int32 [B, L], uniform over the vocabulary: a new canvas."""
+        ...
+
+    def candidates(self, logits: mx.array) -> mx.array:
+        """int32 [B, L], one token per position from softmax of float32 [B, L, V]."""
+        ...
+
+    def renoise(self, shape: tuple[int, int], vocab_size: int) -> mx.array:
+        """int32 [B, L], uniform over the vocabulary: for positions that were not accepted."""
+        ...
+
+
+class SeededDraws:
+    """Draws from a seed; one key split per draw."""
+
+    def __init__(self, seed: int):
+        self._key = mx.random.key(seed)
+
+    def initial_canvas(self, shape: tuple[int, int], vocab_size: int) -> mx.array:
+        """See `Draws`."""
+        return self._uniform(shape, vocab_size)
+
+    def candidates(self, logits: mx.array) -> mx.array:
+        """See `Draws`."""
+        return mx.random.categorical(logits, key=self._next_key()).astype(mx.int32)
+
+    def renoise(self, shape: tuple[int, int], vocab_size: int) -> mx.array:
+        """See `Draws`."""
+        return self._uniform(shape, vocab_size)
+
+    def _uniform(self, shape: tuple[int, int], vocab_size: int) -> mx.array:
+        return mx.random.randint(0, vocab_size, shape, dtype=mx.int32, key=self._next_key())
+
+    def _next_key(self) -> mx.array:
+        self._key, key = mx.random.split(self._key)
+        return key
+
+
+@dataclass
+class DrawTrace:
+    """The draws of one generation in the order they were made; arrays int32 [B, L]."""
+
+    initial_canvases: list[mx.array] = field(default_factory=list)
+    candidates: list[mx.array] = field(default_factory=list)
+    renoise: list[mx.array] = field(default_factory=list)
+
+
+class RecordingDraws:
+    """Passes draws through and keeps a copy of each in `trace`."""
+
+    def __init__(self, source: Draws):
+        self._source = source
+        self.trace = DrawTrace()
+
+    def initial_canvas(self, shape: tuple[int, int], vocab_size: int) -> mx.array:
+        """See `Draws`."""
+        return _kept(self.trace.initial_canvases, self._source.initial_canvas(shape, vocab_size))
+
+    def candidates(self, logits: mx.array) -> mx.array:
+        """See `Draws`."""
+        return _kept(self.trace.candidates, self._source.candidates(logits))
+
+    def renoise(self, shape: tuple[int, int], vocab_size: int) -> mx.array:
+        """See `Draws`."""
+        return _kept(self.trace.renoise, self._source.renoise(shape, vocab_size))
+
+
+class ReplayedDraws:
+    """Gives back a recorded trace; GenerationError when it has no draw left or another shape."""
+
+    def __init__(self, trace: DrawTrace):
+        self._initial_canvases = iter(trace.initial_canvases)
+        self._candidates = iter(trace.candidates)
+        self._renoise = iter(trace.renoise)
+
+    def initial_canvas(self, shape: tuple[int, int], vocab_size: int) -> mx.array:
+        """See `Draws`."""
+        return _next("initial canvas", self._initial_canvases, shape)
+
+    def candidates(self, logits: mx.array) -> mx.array:
+        """See `Draws`."""
+        return _next("candidates", self._candidates, logits.shape[:2])
+
+    def renoise(self, shape: tuple[int, int], vocab_size: int) -> mx.array:
+        """See `Draws`."""
+        return _next("renoise tokens", self._renoise, shape)
+
+
+def _kept(record: list[mx.array], drawn: mx.array) -> mx.array:
+    record.append(drawn)
+    return drawn
+
+
+def _next(what: str, recorded: Iterator[mx.array], shape: Sequence[int]) -> mx.array:
+    drawn = next(recorded, None)
+    if drawn is None or drawn.shape != tuple(shape):
+        have = "no more" if drawn is None else f"shape {drawn.shape}"
+        raise GenerationError(
+            f"the trace has {have} {what}, this generation wants shape {tuple(shape)}",
+            hint="replay a trace with the prompt, model and settings it was recorded with",
+        )
+    return drawn

@@ -1,0 +1,101 @@
+"""Write an answer block by block: the only loop over canvases. Token ids in, token ids out.
+
+    prompt --> prefill --> [ denoise a canvas --> commit --> prefill the block ] * --> end
+
+A block is encoded into the KV cache only when another canvas follows. Nothing outlives the
+iterator: closing it at any point leaves no trace for the next generation.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import mlx.core as mx
+
+from mlx_diffusiongemma.denoising import denoise
+from mlx_diffusiongemma.draws import Draws
+from mlx_diffusiongemma.errors import PromptError
+from mlx_diffusiongemma.events import BlockCommitted, DenoisingStep, FinishReason, PromptProcessed
+from mlx_diffusiongemma.model import DiffusionGemma
+from mlx_diffusiongemma.options import SamplerSettings
+
+
+def generate_blocks(
+    model: DiffusionGemma,
+    prompt: Sequence[int],
+    *,
+    draws: Draws,
+    settings: SamplerSettings,
+    max_tokens: int,
+    eos_token_ids: frozenset[int],
+) -> Iterator[PromptProcessed | DenoisingStep | BlockCommitted]:
+    """Yield the events of one answer; the last `BlockCommitted` says why it ends.
+
+    Canvases always have the checkpoint's length; the last block is cut to `max_tokens` exactly.
+    PromptError when the prompt and one canvas do not fit the model's context; an answer that
+    reaches the end of the context ends with "length".
+    """
+    length, vocab_size = model.config.canvas_length, model.config.vocab_size
+    context = model.config.max_position_embeddings
+    _check_prompt(prompt, context - length, vocab_size)
+    cache = model.make_cache()
+    model.prefill(mx.array([prompt], mx.int32), cache)
+    yield PromptProcessed(prompt_tokens=len(prompt))
+
+    budget, index = max_tokens, 0
+    while True:
+        steps = denoise(
+            lambda canvas, previous: model.denoise(canvas, cache, previous),
+            draws,
+            settings,
+            canvas_length=length,
+            vocab_size=vocab_size,
+            canvas_index=index,
+        )
+        for step in steps:
+            yield step
+        block: list[int] = step.argmax_canvas[0].tolist()  # type: ignore[assignment]
+        kept, reason = cut_block(block, eos_token_ids, budget)
+        if reason is None and cache.offset + 2 * length > context:
+            reason = "length"
+        yield BlockCommitted(
+            canvas_index=index,
+            token_ids=tuple(kept),
+            denoising_steps=step.step + 1,
+            converged=step.converged,
+            finish_reason=reason,
+        )
+        if reason is not None:
+            return
+        model.prefill(step.argmax_canvas, cache)
+        budget, index = budget - len(kept), index + 1
+
+
+def cut_block(
+    block: Sequence[int], eos_token_ids: frozenset[int], budget: int
+) -> tuple[Sequence[int], FinishReason | None]:
+    """What of a block belongs to the answer, and why the answer ends with it, if it does.
+
+    The end token is not part of the answer: an answer of exactly `budget` tokens before an end
+    token that is in sight has ended by itself.
+    """
+    end = next((i for i, token in enumerate(block) if token in eos_token_ids), None)
+    if end is not None and end <= budget:
+        return block[:end], "stop"
+    if budget <= len(block):
+        return block[:budget], "length"
+    return block, None
+
+
+def _check_prompt(prompt: Sequence[int], room: int, vocab_size: int) -> None:
+    if not prompt:
+        raise PromptError("the prompt holds no tokens", hint="write something to answer")
+    if len(prompt) > room:
+        raise PromptError(
+            f"the prompt has {len(prompt)} tokens",
+            hint=f"this model reads at most {room} and needs the rest of its context to answer",
+        )
+    outside = next((token for token in prompt if not 0 <= token < vocab_size), None)
+    if outside is not None:
+        raise PromptError(
+            f"the prompt holds token {outside}",
+            hint=f"this model knows the tokens 0 to {vocab_size - 1}: is the tokenizer its own?",
+        )

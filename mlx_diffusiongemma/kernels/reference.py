@@ -1,0 +1,69 @@
+"""What the kernels compute, in plain MLX. Slow and obvious on purpose: this is the definition.
+
+Letters: T tokens, E experts, K experts per token, D hidden, F expert width.
+"""
+
+import mlx.core as mx
+
+
+def top_k_experts(
+    scores: mx.array, per_expert_scale: mx.array, top_k: int
+) -> tuple[mx.array, mx.array]:
+    """Pick `top_k` experts for each token and weigh them.
+
+    Args:
+        scores: router output, float [T, E].
+        per_expert_scale: learned factor, float [E].
+        top_k: experts per token.
+
+    Returns:
+        experts uint32 [T, K], best first, ties to the lower id; weights float32 [T, K]: softmax
+        over all E, renormalised over the chosen ones, times per_expert_scale.
+    """
+    probs = mx.softmax(scores.astype(mx.float32), axis=-1)
+    experts = mx.argsort(-probs, axis=-1)[..., :top_k]
+    weights = mx.take_along_axis(probs, experts, axis=-1)
+    weights = weights / mx.sum(weights, axis=-1, keepdims=True)
+    return experts.astype(mx.uint32), weights * per_expert_scale.astype(mx.float32)[experts]
+
+
+def sort_by_expert(experts: mx.array) -> tuple[mx.array, mx.array, mx.array]:
+    """Order the T * K (token, expert) pairs by expert, pairs of one expert by token.
+
+    Args:
+        experts: uint32 [T, K].
+
+    Returns:
+        tokens uint32 [T * K], the token of each sorted pair; sorted_experts uint32 [T * K],
+        ascending; inverse uint32 [T, K], where each pair went.
+    """
+    flat = experts.reshape(-1)
+    order = mx.argsort(flat)
+    inverse = mx.argsort(order).reshape(experts.shape)
+    tokens = (order // experts.shape[-1]).astype(mx.uint32)
+    return tokens, flat[order], inverse.astype(mx.uint32)
+
+
+def geglu(gate: mx.array, up: mx.array) -> mx.array:
+    """gelu(gate) * up, for float arrays of one shape.
+
+    GELU is the tanh form (transformers' `gelu_pytorch_tanh`). Written out because the one of
+    `mlx.nn` is compiled, which needs a C++ compiler on the CPU back-end.
+    """
+    inner = 0.7978845608028654 * (gate + 0.044715 * gate * gate * gate)
+    return 0.5 * gate * (1 + mx.tanh(inner)) * up
+
+
+def combine_experts(outputs: mx.array, inverse: mx.array, weights: mx.array) -> mx.array:
+    """Weighted sum of each token's expert outputs.
+
+    Args:
+        outputs: float [T * K, D], in the order of `sort_by_expert`.
+        inverse: uint32 [T, K], from `sort_by_expert`.
+        weights: float32 [T, K].
+
+    Returns:
+        float [T, D] in the dtype of `outputs`; the sum runs in float32.
+    """
+    picked = outputs[inverse].astype(mx.float32)
+    return mx.sum(picked * weights[..., None], axis=-2).astype(outputs.dtype)

@@ -1,0 +1,156 @@
+"""DiffusionGemma: one set of weights, two passes.
+
+    prefill(tokens, cache)                   causal, writes the KV cache
+    denoise(canvas, cache, previous_logits)  bidirectional over the canvas, reads the KV cache
+
+Module paths are the tensor names of the released checkpoint, so loading renames nothing.
+Shapes: B batch, S prompt, L canvas, V vocabulary, D hidden.
+"""
+
+import mlx.core as mx
+from mlx import nn
+
+from mlx_diffusiongemma.config import ModelConfig
+from mlx_diffusiongemma.model.cache import KVCache, LayerCache
+from mlx_diffusiongemma.model.decoder_layer import DecoderLayer
+from mlx_diffusiongemma.model.layers import RMSNorm, embedding_scale
+from mlx_diffusiongemma.model.self_conditioning import SelfConditioning, soft_embedding
+
+PREFILL_CHUNK = 2048
+
+
+class _Decoder(nn.Module):
+    """The text stack; the prefill pass runs on it too."""
+
+    def __init__(self, config: ModelConfig):
+        super().__init__()
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.layers = [DecoderLayer(config, layer) for layer in config.layers]
+        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.self_conditioning = SelfConditioning(config)
+
+
+class _PrefillScalar(nn.Module):
+    """What the prefill pass has of its own in one layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer_scalar = mx.ones((1,))
+
+
+class _PrefillScalars(nn.Module):
+    def __init__(self, config: ModelConfig):
+        super().__init__()
+        self.layers = [_PrefillScalar() for _ in config.layers]
+
+
+class _Encoder(nn.Module):
+    def __init__(self, config: ModelConfig):
+        super().__init__()
+        self.language_model = _PrefillScalars(config)
+
+
+class _Body(nn.Module):
+    def __init__(self, config: ModelConfig):
+        super().__init__()
+        self.decoder = _Decoder(config)
+        self.encoder = _Encoder(config)
+
+
+class DiffusionGemma(nn.Module):
+    """The model for people who write their own samplers.
+
+        cache = model.make_cache()
+        model.prefill(tokens, cache)
+        logits = model.denoise(canvas, cache, None)
+
+    Source: transformers `DiffusionGemmaForBlockDiffusion`.
+    """
+
+    def __init__(self, config: ModelConfig):
+        super().__init__()
+        self.config = config
+        self.model = _Body(config)
+
+    @property
+    def compute_dtype(self) -> mx.Dtype:
+        """The dtype of activations: that of the weights that are never quantised."""
+        return self.model.decoder.norm.weight.dtype
+
+    def make_cache(self) -> KVCache:
+        """An empty KV cache for one batch."""
+        window = self.config.sliding_window
+        return KVCache(
+            [LayerCache(window if layer.is_sliding else None) for layer in self.config.layers]
+        )
+
+    def prefill(
+        self, tokens: mx.array, cache: KVCache, chunk_size: int = PREFILL_CHUNK
+    ) -> mx.array:
+        """Read tokens causally and add them to the cache.
+
+        Args:
+            tokens: int32 [B, S], S of 1 or more.
+            cache: from `make_cache`; holds S more tokens afterwards.
+            chunk_size: tokens read at a time. The cache is evaluated after each chunk, so memory
+                stays linear in S; the result does not depend on it but for rounding.
+
+        Returns:
+            float [B, C, D], hidden states of the last chunk after the final norm, for
+            `head`. Lazy: it costs nothing unless it is evaluated.
+        """
+        length = tokens.shape[1]
+        cache.expect(cache.offset + length + self.config.canvas_length)
+        hidden = tokens
+        for start in range(0, length, chunk_size):
+            hidden = self._prefill_chunk(tokens[:, start : start + chunk_size], cache)
+            mx.eval(cache.arrays)
+        return hidden
+
+    def denoise(
+        self, canvas: mx.array, cache: KVCache, previous_logits: mx.array | None
+    ) -> mx.array:
+        """Predict every token of the canvas at once. The cache's tokens stay as they are.
+
+        Args:
+            canvas: int32 [B, L], noisy tokens that follow the cached ones.
+            cache: prefilled.
+            previous_logits: float32 [B, L, V], the temperature-scaled logits of the step before;
+                None at the first step.
+
+        Returns:
+            float32 [B, L, V], softcapped logits.
+        """
+        decoder = self.model.decoder
+        soft = None
+        if previous_logits is not None:
+            soft = soft_embedding(previous_logits, decoder.embed_tokens, self.compute_dtype)
+            soft = soft * embedding_scale(self.config.hidden_size, self.compute_dtype)
+        x = decoder.self_conditioning(self._embed(canvas), soft)
+        for layer, layer_cache in zip(decoder.layers, cache.layers, strict=True):
+            x = layer.denoise(x, layer_cache, cache.offset)
+        return self.head(decoder.norm(x))
+
+    def head(self, hidden: mx.array) -> mx.array:
+        """float [B, L, D] after the final norm -> float32 [B, L, V], softcapped logits.
+
+        On hidden states of `prefill` these are next-token logits: that pass is a causal language
+        model.
+        """
+        cap = self.config.final_logit_softcapping
+        logits = self.model.decoder.embed_tokens.as_linear(hidden).astype(mx.float32)
+        return mx.tanh(logits / cap) * cap
+
+    def _prefill_chunk(self, tokens: mx.array, cache: KVCache) -> mx.array:
+        decoder = self.model.decoder
+        x = self._embed(tokens)
+        scalars = self.model.encoder.language_model.layers
+        for layer, own, layer_cache in zip(decoder.layers, scalars, cache.layers, strict=True):
+            x = layer.prefill(x, layer_cache, cache.offset, own.layer_scalar)
+        cache.offset += tokens.shape[1]
+        return decoder.norm(x)
+
+    def _embed(self, tokens: mx.array) -> mx.array:
+        dtype = self.compute_dtype
+        embedded = self.model.decoder.embed_tokens(tokens).astype(dtype)
+        return embedded * embedding_scale(self.config.hidden_size, dtype)

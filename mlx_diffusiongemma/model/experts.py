@@ -1,0 +1,98 @@
+"""Router and experts: the routed half of a layer's feed-forward.
+
+residual h --> Router --> experts [T, K], weights [T, K]
+norm(h)    --> Experts: sort pairs by expert --> gate_up --> geglu --> down --> combine
+"""
+
+import mlx.core as mx
+from mlx import nn
+
+from mlx_diffusiongemma import kernels
+from mlx_diffusiongemma.config import ModelConfig
+from mlx_diffusiongemma.model.layers import norm_without_scale
+
+
+class Router(nn.Module):
+    """Scores the experts from the raw residual, not from the normalised one.
+
+    Source: transformers `DiffusionGemmaTextRouter`.
+    """
+
+    def __init__(self, config: ModelConfig):
+        super().__init__()
+        self.proj = nn.Linear(config.hidden_size, config.num_experts, bias=False)
+        self.scale = mx.ones((config.hidden_size,))
+        self.per_expert_scale = mx.ones((config.num_experts,))
+        self._top_k = config.top_k_experts
+        self._eps = config.rms_norm_eps
+        self._root_size = config.hidden_size**-0.5
+
+    def __call__(self, residual: mx.array) -> tuple[mx.array, mx.array]:
+        """float [T, hidden] -> experts uint32 [T, K] and their weights float32 [T, K]."""
+        x = norm_without_scale(residual, self._eps) * self.scale * self._root_size
+        return kernels.top_k_experts(self.proj(x), self.per_expert_scale, self._top_k)
+
+
+class ExpertLinear(nn.Module):
+    """One linear map per expert, applied to rows that are sorted by expert."""
+
+    def __init__(self, input_dims: int, output_dims: int, num_experts: int):
+        super().__init__()
+        self.weight = mx.zeros((num_experts, output_dims, input_dims))
+
+    def __call__(self, rows: mx.array, experts: mx.array) -> mx.array:
+        """float [R, input], uint32 [R] ascending -> float [R, output]."""
+        weight = self.weight.swapaxes(-1, -2)
+        out = mx.gather_mm(rows[:, None], weight, rhs_indices=experts, sorted_indices=True)
+        return out.squeeze(1)
+
+    def to_quantized(self, group_size: int, bits: int, mode: str = "affine") -> nn.Module:
+        """The module that `nn.quantize` puts in this one's place."""
+        return QuantizedExpertLinear(self.weight, group_size, bits, mode)
+
+
+class QuantizedExpertLinear(nn.Module):
+    """`ExpertLinear` with packed weights."""
+
+    def __init__(self, weight: mx.array, group_size: int, bits: int, mode: str):
+        super().__init__()
+        self._packing = (group_size, bits, mode)
+        self.weight, self.scales, *biases = mx.quantize(weight, group_size, bits, mode=mode)
+        self.biases = biases[0] if biases else None
+
+    def __call__(self, rows: mx.array, experts: mx.array) -> mx.array:
+        """float [R, input], uint32 [R] ascending -> float [R, output]."""
+        group_size, bits, mode = self._packing
+        out = mx.gather_qmm(
+            rows[:, None],
+            self.weight,
+            self.scales,
+            self.biases,
+            rhs_indices=experts,
+            transpose=True,
+            group_size=group_size,
+            bits=bits,
+            mode=mode,
+            sorted_indices=True,
+        )
+        return out.squeeze(1)
+
+
+class Experts(nn.Module):
+    """The routed experts: down(gelu(gate(x)) * up(x)) for K experts of each token.
+
+    Source: transformers `DiffusionGemmaTextExperts`.
+    """
+
+    def __init__(self, config: ModelConfig):
+        super().__init__()
+        hidden, width, count = config.hidden_size, config.moe_intermediate_size, config.num_experts
+        self.gate_up_proj = ExpertLinear(hidden, 2 * width, count)  # gate rows first
+        self.down_proj = ExpertLinear(width, hidden, count)
+
+    def __call__(self, x: mx.array, experts: mx.array, weights: mx.array) -> mx.array:
+        """float [T, hidden], uint32 [T, K], float32 [T, K] -> float [T, hidden]."""
+        tokens, sorted_experts, inverse = kernels.sort_by_expert(experts)
+        gate, up = mx.split(self.gate_up_proj(x[tokens], sorted_experts), 2, axis=-1)
+        hidden = kernels.geglu(gate, up)
+        return kernels.combine_experts(self.down_proj(hidden, sorted_experts), inverse, weights)

@@ -1,0 +1,63 @@
+"""Sampling maths of one denoising step: pure functions, arrays in and arrays out.
+
+No model, no tokenizer, no random state. Source: transformers `generation_diffusion_gemma`; the
+entropy bound is from arXiv 2505.24857.
+
+Shapes: B batch, L canvas, V vocabulary.
+    logits  float32 [B, L, V]   temperature already applied
+    entropy float32 [B, L]      nats
+    canvas  int32   [B, L]      token ids
+    mask    bool    [B, L]      True where a position is accepted
+"""
+
+from collections.abc import Sequence
+
+import mlx.core as mx
+
+
+def temperature(steps_left: int, max_denoising_steps: int, *, t_min: float, t_max: float) -> float:
+    """Linear schedule; steps_left counts N, N-1, ..., 1, so that `t_min` is never reached."""
+    return t_min + (t_max - t_min) * (steps_left / max_denoising_steps)
+
+
+def token_entropy(logits: mx.array) -> mx.array:
+    """Entropy of each position in nats; a forbidden token (logit -inf) adds nothing.
+
+    NaN where the logits hold NaN or +inf, which `denoise` looks for.
+    """
+    log_probs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
+    probs = mx.exp(log_probs)
+    return -mx.sum(mx.where(log_probs == -mx.inf, 0.0, probs * log_probs), axis=-1)
+
+
+def accept_within_bound(entropy: mx.array, entropy_bound: float) -> mx.array:
+    """Accept the most certain positions while their joint uncertainty stays within the bound.
+
+    With positions sorted by entropy (ties by position), one is accepted when the entropies before
+    it sum to at most `entropy_bound` nats. So at least one position is always accepted.
+    """
+    order = mx.argsort(entropy, axis=-1)
+    ascending = mx.take_along_axis(entropy, order, axis=-1)
+    before = mx.cumsum(ascending, axis=-1) - ascending
+    accepted = mx.zeros(entropy.shape, mx.bool_)
+    return mx.put_along_axis(accepted, order, before <= entropy_bound, axis=-1)
+
+
+def is_stable(argmax_canvas: mx.array, history: Sequence[mx.array], threshold: int) -> mx.array:
+    """bool [B]: the argmax canvas equals each of the `threshold` ones before it.
+
+    `history` holds the earlier argmax canvases of this block, the latest last; with fewer than
+    `threshold` of them a canvas is not stable.
+    """
+    batch = argmax_canvas.shape[0]
+    if len(history) < threshold:
+        return mx.zeros((batch,), mx.bool_)
+    stable = mx.ones((batch,), mx.bool_)
+    for earlier in history[len(history) - threshold :]:
+        stable = stable & mx.all(earlier == argmax_canvas, axis=-1)
+    return stable
+
+
+def is_confident(entropy: mx.array, threshold: float) -> mx.array:
+    """bool [B]: the mean entropy of the canvas is below `threshold` nats."""
+    return mx.mean(entropy, axis=-1) < threshold
