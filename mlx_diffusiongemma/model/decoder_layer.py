@@ -1,7 +1,9 @@
 """One transformer layer: attention, then a dense and a routed feed-forward side by side.
 
-x -- norm -- attention -- norm -(+x)- h -+- norm -- dense MLP ---------- norm -+
-                                         +- router(h), norm -- experts - norm -(+)- norm -(+h)- * scalar
+Attention:     x -- norm -- attention -- norm --(+ x)--> h
+Feed-forward:  h -+- norm -- dense MLP ------------ norm -+
+                  |                                      (+)-- norm --(+ h)-- * scalar --> out
+                  +- norm -- experts (router(h)) -- norm -+
 """
 
 import mlx.core as mx
