@@ -1,0 +1,65 @@
+"""Where everything that is not the answer goes: notes and errors on standard error."""
+
+import contextlib
+import os
+import sys
+import termios
+from collections.abc import Iterator
+
+from rich.console import Console
+from rich.text import Text
+
+from mlx_diffusiongemma.errors import DGemmaError
+
+stderr = Console(stderr=True, highlight=False)
+
+
+def is_live() -> bool:
+    """Whether standard error is a terminal that can redraw what it shows."""
+    return sys.stderr.isatty() and stderr.is_terminal and not stderr.is_dumb_terminal
+
+
+def say(*parts: str | tuple[str, str], end: str = "\n") -> None:
+    """Write one line; a part is plain text or (text, style). Never wrapped, never markup."""
+    stderr.print(Text.assemble(*parts), end=end, soft_wrap=True)
+
+
+def note(message: str) -> None:
+    """Say something worth knowing that is not an error."""
+    say(("note", "cyan"), f": {message}")
+
+
+def print_error(message: str, hint: str | None = None) -> None:
+    """Say what is wrong and, after a blank line, what to do about it."""
+    say(("error", "bold red"), f": {message}")
+    if hint:
+        say()
+        say(("hint", "cyan"), f": {hint}")
+
+
+@contextlib.contextmanager
+def typing_hidden() -> Iterator[None]:
+    """Keep typed keys out of a region that is being redrawn; they are read afterwards."""
+    # A background job that changed the terminal would be stopped by it.
+    if not sys.stdin.isatty() or os.tcgetpgrp(sys.stdin.fileno()) != os.getpgrp():
+        yield
+        return
+    terminal = sys.stdin.fileno()
+    before = termios.tcgetattr(terminal)
+    hidden = termios.tcgetattr(terminal)
+    hidden[3] &= ~termios.ECHO
+    termios.tcsetattr(terminal, termios.TCSANOW, hidden)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(terminal, termios.TCSANOW, before)
+
+
+def describe(error: DGemmaError | OSError | MemoryError) -> tuple[str, str | None]:
+    """The message and the hint of an error that a person can act on."""
+    if isinstance(error, DGemmaError):
+        return str(error), error.hint
+    if isinstance(error, MemoryError):
+        return "out of memory", "close other programs, or use a model with fewer bits"
+    reason = error.strerror or str(error) or type(error).__name__
+    return (f"`{error.filename}`: {reason}" if error.filename else reason), None
