@@ -1,0 +1,204 @@
+"""What a person or a program gets to see of an answer: text, notes, statistics, JSON."""
+
+import contextlib
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+from rich.text import Text
+
+from mlx_diffusiongemma.cli.canvas import CanvasReader
+from mlx_diffusiongemma.cli.console import is_live, note, say, stderr, typing_hidden
+from mlx_diffusiongemma.cli.watch import Watch, open_watch
+from mlx_diffusiongemma.events import (
+    BlockCommitted,
+    DenoisingStep,
+    Event,
+    Finished,
+    GenerationResult,
+    GenerationStats,
+    PromptProcessed,
+)
+from mlx_diffusiongemma.hub_cache import format_size
+from mlx_diffusiongemma.options import GenerationOptions
+from mlx_diffusiongemma.runtime import Runtime
+from mlx_diffusiongemma.text import Message
+
+Channel = Literal["thought", "text"]
+
+
+class Transcript:
+    """Writes the answer to standard output and, dimmed, the thought to standard error.
+
+    With `hold_partial_lines` a line is kept in `held` until it is complete, for as long as it
+    would share the terminal with a region that redraws itself. What is written is the same.
+    """
+
+    def __init__(self, *, hold_partial_lines: bool = False):
+        self._hold = hold_partial_lines
+        self._channel: Channel | None = None
+        self._mid_line = False
+        self.held = ""
+
+    def add(self, text: str, thought: str) -> None:
+        """Write what has become certain; a thought comes before the answer it leads to."""
+        self._write("thought", thought)
+        self._write("text", text)
+
+    def finish(self) -> None:
+        """Write what was held and end the line; an answer of nothing is an empty line."""
+        self.abandon()
+        if self._channel != "text":
+            _write_stdout("\n")
+
+    def abandon(self) -> None:
+        """Write what was held and end the line, if one was begun."""
+        self._release()
+        if self._mid_line and self._channel == "text":
+            _write_stdout("\n")
+        elif self._mid_line:
+            stderr.print()
+        self._mid_line = False
+
+    def _write(self, channel: Channel, piece: str) -> None:
+        if not piece:
+            return
+        if self._channel not in (None, channel):
+            self._release()
+            self._break_line()
+        self._channel = channel
+        piece = self.held + piece
+        self.held = ""
+        if self._hold and (channel == "thought" or sys.stdout.isatty()):
+            whole, newline, self.held = piece.rpartition("\n")
+            piece = whole + newline
+        self._emit(piece)
+
+    def _release(self) -> None:
+        piece, self.held = self.held, ""
+        self._emit(piece)
+
+    def _emit(self, piece: str) -> None:
+        if not piece:
+            return
+        if self._channel == "text":
+            _write_stdout(piece)
+        else:
+            stderr.print(Text(piece, "dim"), end="", soft_wrap=True)
+        self._mid_line = not piece.endswith("\n")
+
+    def _break_line(self) -> None:
+        """Begin a new line for the other channel, without a trace in the answer."""
+        if self._mid_line and (self._channel == "thought" or sys.stdout.isatty()):
+            stderr.print()
+        self._mid_line = False
+
+
+def _write_stdout(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def show_answer(
+    runtime: Runtime,
+    prompt: str | Sequence[Message],
+    options: GenerationOptions,
+    *,
+    write_text: bool = True,
+    watch: bool = False,
+    stats: bool = False,
+) -> GenerationResult:
+    """Generate, and show it as it comes; an answer that was cut says so."""
+    watching = None
+    if watch:
+        tokenizer = runtime.tokenizer
+        watching = open_watch(CanvasReader(tokenizer.decode, tokenizer.eos_token_ids))
+    redraws = watch and is_live()
+    transcript = Transcript(hold_partial_lines=redraws) if write_text else None
+    with typing_hidden() if redraws else contextlib.nullcontext():
+        result = follow(runtime.stream(prompt, options), transcript, watching)
+    say_if_cut(result, options.max_tokens)
+    if stats:
+        print_stats(result)
+    return result
+
+
+def follow(
+    events: Iterator[Event], transcript: Transcript | None, watch: Watch | None
+) -> GenerationResult:
+    """Show events as they come and return the result; without a transcript no text is written."""
+    try:
+        for event in events:
+            match event:
+                case PromptProcessed() if watch:
+                    watch.start()
+                case DenoisingStep() if watch:
+                    watch.step(event, transcript.held if transcript else "")
+                case BlockCommitted():
+                    if watch:
+                        watch.commit(event)
+                    if transcript:
+                        transcript.add(event.text, event.thought)
+                case Finished(result):
+                    if transcript:
+                        transcript.finish()
+                        transcript = None
+                    return result
+    finally:
+        if watch:
+            watch.close()
+        if transcript:
+            transcript.abandon()
+    raise AssertionError("the events ended without `Finished`")
+
+
+def print_json(fields: dict) -> None:
+    """One JSON object on one line of standard output."""
+    _write_stdout(json.dumps(fields, ensure_ascii=False) + "\n")
+
+
+def say_if_cut(result: GenerationResult, max_tokens: int) -> None:
+    """Say that the answer was cut, if it was."""
+    if result.finish_reason != "length":
+        return
+    count = result.stats.generated_tokens
+    if count >= max_tokens:
+        note(f"the answer was cut at {count} tokens; --max-tokens allows more")
+    else:
+        note(f"the answer was cut at {count} tokens: the context is full")
+
+
+def print_stats(result: GenerationResult) -> None:
+    """A small table on standard error."""
+    if is_live():
+        say()
+    rows = stats_rows(result)
+    width = max(len(label) for label, _ in rows)
+    for label, value in rows:
+        say((f"{label:{width}}", "dim"), f"  {value}")
+
+
+def stats_rows(result: GenerationResult) -> list[tuple[str, str]]:
+    """What the answer cost, as (label, value) pairs."""
+    stats = result.stats
+    return [
+        ("prompt", _rate(stats.prompt_tokens, stats.prefill_seconds)),
+        ("answer", _rate(stats.generated_tokens, stats.denoising_seconds)),
+        ("canvases", _canvases(stats)),
+        ("tokens per step", f"{stats.tokens_per_step:.2f}"),
+        ("model load", f"{stats.load_seconds:.2f} s"),
+        ("peak memory", format_size(stats.peak_memory_bytes)),
+        ("seed", str(stats.seed)),
+        ("finish reason", result.finish_reason),
+    ]
+
+
+def _rate(tokens: int, seconds: float) -> str:
+    rate = f" ({tokens / seconds:.0f} tokens/s)" if seconds else ""
+    return f"{tokens} tokens in {seconds:.2f} s{rate}"
+
+
+def _canvases(stats: GenerationStats) -> str:
+    total, early = sum(stats.denoising_steps), sum(stats.converged)
+    return f"{stats.canvases} in {total} steps, {early} converged early"
