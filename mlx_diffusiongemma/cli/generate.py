@@ -1,0 +1,70 @@
+"""`dgemma-mlx generate`: one answer to one prompt."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from mlx_diffusiongemma.cli import arguments
+from mlx_diffusiongemma.cli.loading import open_runtime
+from mlx_diffusiongemma.errors import ConfigError, PromptError
+
+
+def generate_command(
+    context: typer.Context,
+    prompt: Annotated[
+        str, typer.Argument(metavar="PROMPT", help="Prompt text, or - to read standard input.")
+    ],
+    model: arguments.Model = None,
+    revision: arguments.Revision = None,
+    dtype: arguments.Dtype = None,
+    force: arguments.Force = False,
+    system: arguments.System = None,
+    thinking: arguments.Thinking = None,
+    chat_template: arguments.ChatTemplate = None,
+    max_tokens: arguments.MaxTokens = None,
+    seed: arguments.Seed = None,
+    stop: arguments.Stop = None,
+    max_denoising_steps: arguments.Steps = None,
+    entropy_bound: arguments.EntropyBound = None,
+    t_min: arguments.TMin = None,
+    t_max: arguments.TMax = None,
+    stability_threshold: arguments.StabilityThreshold = None,
+    confidence_threshold: arguments.ConfidenceThreshold = None,
+    watch: arguments.Watch = False,
+    stats: arguments.Stats = False,
+    as_json: arguments.Json = False,
+    verbose: arguments.Verbose = False,
+) -> None:
+    """Write an answer to PROMPT.
+
+    The answer goes to standard output, everything else to standard error.
+    """
+    options = arguments.generation_options(context.params)
+    messages = _messages(prompt, system, chat_template is not False)
+    runtime = open_runtime(model, revision=revision, dtype=dtype, force=force)
+
+    from mlx_diffusiongemma.cli import render
+
+    result = render.show_answer(
+        runtime, messages, options, write_text=not as_json, watch=watch, stats=stats
+    )
+    if as_json:
+        render.print_json(result.to_dict())
+
+
+def _messages(prompt: str, system: str | None, chat_template: bool) -> str | list[dict[str, str]]:
+    """What the runtime is asked: the bare prompt, or messages when there is a system message."""
+    if system is not None and not chat_template:
+        raise ConfigError(
+            "--system is given with --no-chat-template",
+            hint="only a chat template has a place for it; write it into PROMPT",
+        )
+    where, text = ("PROMPT", prompt) if prompt != "-" else ("standard input", sys.stdin.read())
+    arguments.check_text(where, text)
+    if not text.strip():
+        raise PromptError(f"{where} is empty", hint="say what the model should answer")
+    if system is None:
+        return text
+    arguments.check_text("--system", system)
+    return [{"role": "system", "content": system}, {"role": "user", "content": text}]
