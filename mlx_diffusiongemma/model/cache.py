@@ -19,10 +19,11 @@ class LayerCache:
 
     A full layer (`window=None`) keeps every token. A sliding layer keeps the last `window - 1`:
     with its own position, that is all that a later token sees (transformers'
-    `DynamicSlidingWindowLayer`).
+    `DynamicSlidingWindowLayer`). `canvas_length` is the room it leaves behind them.
     """
 
-    def __init__(self, window: int | None = None):
+    def __init__(self, window: int | None = None, canvas_length: int = 0):
+        self._canvas_length = canvas_length
         self.keep = None if window is None else window - 1
         self.stored = 0
         self._keys: mx.array | None = None
@@ -82,10 +83,10 @@ class LayerCache:
         """`buffer`, or a larger one with the same tokens, with room up to position `end`."""
         if buffer is not None and end <= buffer.shape[2]:
             return buffer
-        batch, heads, length, head_dim = new.shape
+        batch, heads, _, head_dim = new.shape
         capacity = -(-max(end, self._expected) // _GROWTH) * _GROWTH
         if self.keep is not None:
-            capacity = max(end, min(capacity, self.keep + length))
+            capacity = max(end, min(capacity, self.keep + self._canvas_length))
         larger = mx.zeros((batch, heads, capacity, head_dim), new.dtype)
         if buffer is not None and self.stored:
             larger[:, :, : self.stored] = buffer[:, :, : self.stored]

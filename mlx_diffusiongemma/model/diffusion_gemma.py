@@ -79,9 +79,12 @@ class DiffusionGemma(nn.Module):
 
     def make_cache(self) -> KVCache:
         """An empty KV cache for one batch."""
-        window = self.config.sliding_window
+        window, canvas_length = self.config.sliding_window, self.config.canvas_length
         return KVCache(
-            [LayerCache(window if layer.is_sliding else None) for layer in self.config.layers]
+            [
+                LayerCache(window if layer.is_sliding else None, canvas_length)
+                for layer in self.config.layers
+            ]
         )
 
     def prefill(

@@ -1,0 +1,66 @@
+"""Stand-ins for a trained model: what they predict is written in the test."""
+
+import mlx.core as mx
+import numpy as np
+
+from mlx_diffusiongemma.draws import SeededDraws
+
+
+def certain_of(tokens, vocab_size, height=200.0):
+    """Logits float32 [1, L, V] that leave no doubt about `tokens`."""
+    logits = np.zeros((1, len(tokens), vocab_size), np.float32)
+    logits[0, np.arange(len(tokens)), tokens] = height
+    return mx.array(logits)
+
+
+class ScriptedModel:
+    """Has the methods of `DiffusionGemma` that the loops use; writes the given blocks at once.
+
+    Remembers what it was asked in `prefilled` (token lists) and `denoised` (canvas, previous).
+    """
+
+    def __init__(self, config, blocks):
+        self.config = config
+        self.blocks = blocks
+        self.prefilled = []
+        self.denoised = []
+
+    def make_cache(self):
+        return _Offset()
+
+    def prefill(self, tokens, cache, chunk_size=2048):
+        self.prefilled.append(tokens[0].tolist())
+        cache.offset += tokens.shape[1]
+        return tokens
+
+    def denoise(self, canvas, cache, previous_logits):
+        self.denoised.append((canvas, previous_logits))
+        block = self.blocks[len(self.prefilled) - 1]
+        if callable(block):
+            return block(canvas, previous_logits)
+        return certain_of(block, self.config.vocab_size)
+
+
+class _Offset:
+    def __init__(self):
+        self.offset = 0
+
+
+class CountingDraws(SeededDraws):
+    """Seeded draws that count how often each kind is asked."""
+
+    def __init__(self, seed=0):
+        super().__init__(seed)
+        self.counts = {"initial_canvas": 0, "candidates": 0, "renoise": 0}
+
+    def initial_canvas(self, shape, vocab_size):
+        self.counts["initial_canvas"] += 1
+        return super().initial_canvas(shape, vocab_size)
+
+    def candidates(self, logits):
+        self.counts["candidates"] += 1
+        return super().candidates(logits)
+
+    def renoise(self, shape, vocab_size):
+        self.counts["renoise"] += 1
+        return super().renoise(shape, vocab_size)
