@@ -171,7 +171,7 @@ class Runtime:
         draws: Draws,
     ) -> Iterator[Event]:
         mx.reset_peak_memory()
-        answer = AnswerStream(self.tokenizer, options.stop)
+        answer = AnswerStream(self.tokenizer, options.stop, prompt_ids=prompt_ids)
         record = _Record()
         blocks = generate_blocks(
             self.model,
@@ -229,6 +229,8 @@ def _with_text(block: BlockCommitted, answer: AnswerStream) -> BlockCommitted:
     if reason is not None:
         rest = answer.finish()
         text, thought = text + rest.text, thought + rest.thought
+        if rest.stopped:
+            reason = "stop"
     kept = block.token_ids[: answer.token_count - before]
     return replace(block, token_ids=kept, finish_reason=reason, text=text, thought=thought)
 
