@@ -74,7 +74,7 @@ wheel-check: install  ## build the wheel, install it in a clean environment and 
 	$(BIN)/python tools/wheel_check.py
 
 fixtures: $(PARITY)/.installed  ## record the parity fixtures again (a commit of its own, saying why)
-	$(PARITY)/bin/python -m tools.make_fixtures
+	$(PARITY)/bin/python tools/make_fixtures.py
 
 bench: install  ## measure step time, prefill and memory on this machine
 	$(BIN)/python benchmarks/step_time.py
