@@ -90,7 +90,13 @@ def test_the_three_classes_look_different_without_colour():
 
 
 def test_a_log_line_stays_one_line_and_marks_the_classes():
-    cells = ("settled", "Hi\n"), ("changing", " you"), ("noise", " 漢字"), ("noise", "")
+    cells = (
+        ("settled", "Hi\n"),
+        ("changing", " you"),
+        ("noise", " 漢字"),
+        ("noise", ""),
+        ("changing", ""),
+    )
     assert plain(frame(*cells)) == "Hi↵[ you] ·····"
 
 

@@ -78,7 +78,7 @@ def test_standard_input_that_is_no_text_or_closed():
     assert closed.stderr.startswith("error: standard input is empty")
 
 
-@pytest.mark.parametrize("args", [["--help"], ["generate", STORY, *DEMO]])
+@pytest.mark.parametrize("args", [["--help"], ["--version"], ["generate", STORY, *DEMO]])
 def test_a_pipe_that_nobody_reads_ends_the_command_quietly(args):
     reading, writing = os.pipe()
     os.close(reading)
@@ -116,6 +116,10 @@ def test_ctrl_c_in_a_chat_cancels_the_turn_alone_and_twice_at_the_prompt_leaves(
     assert "nothing has been said yet" in chat.wait_for("\n> ")
     assert "typed ahead" not in chat.screen
     chat.type("half a li\x03")
+    assert "Ctrl-C again, Ctrl-D or /quit leaves" in chat.wait_for("\n> ")
+    chat.type("/undo\n")
+    assert "nothing has been said yet" in chat.wait_for("\n> ")
+    chat.type("\x03")
     assert "Ctrl-C again, Ctrl-D or /quit leaves" in chat.wait_for("\n> ")
     chat.type("\x03")
     assert chat.end() == 0

@@ -1,5 +1,6 @@
 """`generate` with scripted events: what goes to which stream, and what is asked of the runtime."""
 
+import io
 import json
 import sys
 from dataclasses import fields
@@ -7,6 +8,7 @@ from dataclasses import fields
 import pytest
 from fake_runtime import FakeRuntime, answer, block, finished
 
+from mlx_diffusiongemma.cli.render import Transcript
 from mlx_diffusiongemma.errors import ConfigError, GenerationError
 from mlx_diffusiongemma.options import GenerationOptions
 
@@ -174,7 +176,7 @@ def test_a_closed_pipe_ends_quietly(run_here):
         (["Hi", "--t-min", "2", "--t-max", "1"], "--t-min is 2.0 and --t-max is 1.0"),
         (["Hi", "--max-tokens", "0"], "--max-tokens is 0"),
         (["Hi", "--seed", "-1"], "--seed is -1"),
-        (["Hi", "--stop", ""], "--stop is ('',)"),
+        (["Hi", "--stop", ""], "--stop is ['']"),
     ],
 )
 def test_a_bad_value_is_named_before_a_model_is_loaded(run_here, args, message):
@@ -207,6 +209,24 @@ def test_at_a_terminal_the_channels_take_turns_on_lines_of_their_own(run_here, m
     events = [block("Once", thought="Hm"), block(" more", thought="Hm?"), finished("")]
     run = run_here("generate", "Hello", runtime=FakeRuntime(events))
     assert (run.out, run.err) == ("Once more\n", "Hm\n\nHm?\n")
+
+
+def test_elsewhere_a_later_thought_leaves_no_empty_line(run_here):
+    events = [block("Once", thought="Hm"), block(" more", thought="Hm?"), finished("")]
+    run = run_here("generate", "Hello", runtime=FakeRuntime(events))
+    assert (run.out, run.err) == ("Once more\n", "Hm\nHm?\n")
+
+
+def test_a_block_is_written_at_once(monkeypatch):
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written))
+    Transcript().add("Once", "")
+    assert written.getvalue() == b"Once"
+
+
+def test_a_hint_names_the_flag(run_here):
+    run = run_here("generate", "Hello", "--steps", "0")
+    assert run.err == "error: --steps is 0\n\nhint: --steps must be an integer of 1 or more\n"
 
 
 def test_config_errors_of_the_checkpoint_are_shown(run_here):
