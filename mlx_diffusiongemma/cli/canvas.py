@@ -19,6 +19,7 @@ from mlx_diffusiongemma.events import BlockCommitted, DenoisingStep
 CellClass = Literal["settled", "changing", "noise"]
 
 _STYLES = {"settled": "", "changing": "yellow underline", "noise": "dim"}
+_NEWLINE = "↵"
 _CONTROLS = {code: "\N{REPLACEMENT CHARACTER}" for code in (*range(32), *range(127, 160))}
 _CONTROLS |= {ord("\n"): "\n", ord("\t"): " ", ord("\r"): ""}
 
@@ -127,8 +128,9 @@ def styled(frame: Frame) -> Text:
     """The canvas for a terminal."""
     text = Text()
     for cell, token in frame.cells:
-        shown = {"settled": token, "changing": _one_line(token), "noise": _dots(token)}[cell]
-        text.append(shown, _STYLES[cell])
+        space, word = _shown(cell, token)
+        text.append(space)
+        text.append(word, _STYLES[cell])
     return text
 
 
@@ -136,8 +138,8 @@ def plain(frame: Frame) -> str:
     """The canvas on one line without any styles, for a log."""
     shown = []
     for cell, token in frame.cells:
-        text = _dots(token) if cell == "noise" else _one_line(token)
-        shown.append(f"[{text}]" if cell == "changing" and text else text)
+        space, word = _shown(cell, token.replace("\n", _NEWLINE))
+        shown.append(space + (f"[{word}]" if cell == "changing" and word else word))
     return "".join(shown)
 
 
@@ -160,12 +162,11 @@ def progress(frame: Frame, width: int) -> str:
     return "\n".join(lines)
 
 
-def _one_line(token: str) -> str:
-    return token.replace("\n", "↵")
-
-
-def _dots(token: str) -> str:
-    """As wide as the token, with the space before its word kept; at least one dot."""
-    word = token.replace("\n", " ").lstrip(" ")
-    space = " " if word and token[0] == " " else ""
-    return space + "·" * max(cell_len(word), 1)
+def _shown(cell: CellClass, token: str) -> tuple[str, str]:
+    """The space before a token's word, which is never marked, and what stands for the word."""
+    word = token.lstrip(" ")
+    space = token[: len(token) - len(word)]
+    if cell == "settled":
+        return space, word
+    word = word.replace("\n", _NEWLINE)
+    return space, word if cell == "changing" else "·" * max(cell_len(word), 1)

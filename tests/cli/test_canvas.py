@@ -86,7 +86,7 @@ def test_the_three_classes_look_different_without_colour():
     text = styled(frame(("settled", " a"), ("changing", " b\n"), ("noise", " c")))
     assert text.plain == " a b↵ ·"
     styles = [(text.plain[span.start : span.end], str(span.style)) for span in text.spans]
-    assert styles == [(" b↵", "yellow underline"), (" ·", "dim")]
+    assert styles == [("b↵", "yellow underline"), ("·", "dim")]
 
 
 def test_a_log_line_stays_one_line_and_marks_the_classes():
@@ -97,12 +97,12 @@ def test_a_log_line_stays_one_line_and_marks_the_classes():
         ("noise", ""),
         ("changing", ""),
     )
-    assert plain(frame(*cells)) == "Hi↵[ you] ·····"
+    assert plain(frame(*cells)) == "Hi↵ [you] ·····"
 
 
 @pytest.mark.parametrize(
     ("token", "dots"),
-    [("frog", "····"), (" frog", " ····"), ("\n", "·"), ("", "·"), (" ", "·"), (" 漢", " ··")],
+    [("frog", "····"), (" frog", " ····"), ("\n", "·"), ("", "·"), (" ", " ·"), (" 漢", " ··")],
 )
 def test_noise_is_as_wide_as_its_token(token, dots):
     assert plain(frame(("noise", token))) == dots
