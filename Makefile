@@ -31,7 +31,7 @@ $(VENV)/.installed: pyproject.toml
 	  python=$$(tools/find_python.sh) && echo "creating $(VENV) with $$python" && \
 	  "$$python" -m venv --clear $(VENV); }
 	@echo "installing into $(VENV), once; this takes a minute or two"
-	$(BIN)/python -m pip install --quiet --editable '.[$(EXTRAS)]'
+	$(BIN)/python -m pip install -qq --editable '.[$(EXTRAS)]'
 	@touch $@
 
 $(PARITY)/.installed: pyproject.toml
@@ -39,7 +39,7 @@ $(PARITY)/.installed: pyproject.toml
 	  python=$$(tools/find_python.sh) && echo "creating $(PARITY) with $$python" && \
 	  "$$python" -m venv --clear $(PARITY); }
 	@echo "installing into $(PARITY), once; torch is large"
-	$(PARITY)/bin/python -m pip install --quiet --editable '.[$(EXTRAS),parity]'
+	$(PARITY)/bin/python -m pip install -qq --editable '.[$(EXTRAS),parity]'
 	@touch $@
 
 demo: install  ## watch the model that ships in the package write an answer
