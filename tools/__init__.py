@@ -1,0 +1,1 @@
+"""Commands for developers: recording fixtures from the reference implementations."""
