@@ -1,0 +1,197 @@
+"""The faults that the parity checks must notice, put into our model one at a time.
+
+`MUTANTS[name](model, patch)` breaks a freshly loaded model, or a function through pytest's
+monkeypatch. A name may have variants, "name: where": each must be noticed by itself.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import mlx.core as mx
+import pytest
+from mlx import nn
+
+from mlx_diffusiongemma import generation, kernels
+from mlx_diffusiongemma.model import DiffusionGemma, attention, diffusion_gemma
+from mlx_diffusiongemma.model.decoder_layer import DecoderLayer
+from mlx_diffusiongemma.model.experts import Router
+from mlx_diffusiongemma.model.layers import rotary_frequencies
+from mlx_diffusiongemma.model.self_conditioning import SelfConditioning
+
+Mutate = Callable[[DiffusionGemma, pytest.MonkeyPatch], None]
+
+
+def encoder_scalars_in_decoder(model, patch):
+    encoder = model.model.encoder.language_model.layers
+    for layer, own in zip(model.model.decoder.layers, encoder, strict=True):
+        layer.layer_scalar = own.layer_scalar
+
+
+def prefill_window_plus(change: int) -> Mutate:
+    def mutate(model, patch):
+        for layer in model.model.decoder.layers:
+            if layer.self_attn._window is not None:
+                layer.self_attn._window += change
+
+    return mutate
+
+
+def cached_window_plus(change: int) -> Mutate:
+    def mutate(model, patch):
+        make_cache = DiffusionGemma.make_cache
+
+        def mutated(self):
+            cache = make_cache(self)
+            for layer in cache.layers:
+                if layer.keep is not None:
+                    layer.keep += change
+            return cache
+
+        patch.setattr(DiffusionGemma, "make_cache", mutated)
+
+    return mutate
+
+
+def both_windows_plus(change: int) -> Mutate:
+    def mutate(model, patch):
+        prefill_window_plus(change)(model, patch)
+        cached_window_plus(change)(model, patch)
+
+    return mutate
+
+
+def no_softcap(model, patch):
+    def head(self, hidden):
+        return self.model.decoder.embed_tokens.as_linear(hidden).astype(mx.float32)
+
+    patch.setattr(DiffusionGemma, "head", head)
+
+
+def no_v_norm(model, patch):
+    patch.setattr(attention, "norm_without_scale", lambda x, eps: x)
+
+
+def no_q_norm(model, patch):
+    for layer in model.model.decoder.layers:
+        layer.self_attn.q_norm = nn.Identity()
+
+
+def per_expert_scale_ignored(model, patch):
+    for layer in model.model.decoder.layers:
+        layer.router.per_expert_scale = mx.ones_like(layer.router.per_expert_scale)
+
+
+def weights_not_renormalised(model, patch):
+    top_k_experts = kernels.top_k_experts
+
+    def mutated(scores, per_expert_scale, top_k):
+        experts, _ = top_k_experts(scores, per_expert_scale, top_k)
+        probs = mx.softmax(scores.astype(mx.float32), axis=-1)
+        return experts, mx.take_along_axis(probs, experts, axis=-1) * per_expert_scale[experts]
+
+    patch.setattr(kernels, "top_k_experts", mutated)
+
+
+class _NormalisingRouter(nn.Module):
+    def __init__(self, router: Router, norm: nn.Module):
+        super().__init__()
+        self.router, self.norm = router, norm
+
+    def __call__(self, residual):
+        return self.router(self.norm(residual))
+
+
+def router_fed_normalised_input(model, patch):
+    for layer in model.model.decoder.layers:
+        layer.router = _NormalisingRouter(layer.router, layer.pre_feedforward_layernorm_2)
+
+
+def experts_gate_and_up_swapped(model, patch):
+    for layer in model.model.decoder.layers:
+        gate, up = mx.split(layer.experts.gate_up_proj.weight, 2, axis=1)
+        layer.experts.gate_up_proj.weight = mx.concatenate([up, gate], axis=1)
+
+
+def dense_gate_and_up_swapped(model, patch):
+    for layer in model.model.decoder.layers:
+        layer.mlp.gate_proj, layer.mlp.up_proj = layer.mlp.up_proj, layer.mlp.gate_proj
+
+
+def self_conditioning_gate_and_up_swapped(model, patch):
+    module = model.model.decoder.self_conditioning
+    module.gate_proj, module.up_proj = module.up_proj, module.gate_proj
+
+
+def rope_base_of_the_other_layer_type(model, patch):
+    configs = model.config.layers
+    bases = {config.is_sliding: config.rope_theta for config in configs}
+    for layer, config in zip(model.model.decoder.layers, configs, strict=True):
+        mutated = replace(config, rope_theta=bases[not config.is_sliding])
+        layer.self_attn._frequencies = rotary_frequencies(mutated)
+
+
+def soft_embedding_unscaled(model, patch):
+    soft_embedding = diffusion_gemma.soft_embedding
+    scale = model.config.hidden_size**0.5
+    patch.setattr(diffusion_gemma, "soft_embedding", lambda *args: soft_embedding(*args) / scale)
+
+
+def self_conditioning_dropped(model, patch):
+    call = SelfConditioning.__call__
+    patch.setattr(SelfConditioning, "__call__", lambda self, x, soft=None: call(self, x, None))
+
+
+def embedding_scale_missing(model, patch):
+    def embed(self, tokens):
+        return self.model.decoder.embed_tokens(tokens)
+
+    patch.setattr(DiffusionGemma, "_embed", embed)
+
+
+def canvas_positions_off_by_one(model, patch):
+    denoise = DecoderLayer.denoise
+    mutated = lambda self, x, cache, offset: denoise(self, x, cache, offset + 1)  # noqa: E731
+    patch.setattr(DecoderLayer, "denoise", mutated)
+
+
+def raw_logits_fed_back(model, patch):
+    """The loop hands the model what it predicted, before the temperature."""
+    denoise = generation.denoise
+
+    def mutated(predict, *args, **options):
+        raw = None
+
+        def fed_raw(canvas, previous):
+            nonlocal raw
+            raw = predict(canvas, None if previous is None else raw)
+            return raw
+
+        return denoise(fed_raw, *args, **options)
+
+    patch.setattr(generation, "denoise", mutated)
+
+
+MUTANTS: dict[str, Mutate] = {
+    "encoder scalars used in the decoder": encoder_scalars_in_decoder,
+    "window + 1: everywhere": both_windows_plus(1),
+    "window + 1: prefill": prefill_window_plus(1),
+    "window + 1: denoise": cached_window_plus(1),
+    "window - 1: everywhere": both_windows_plus(-1),
+    "window - 1: prefill": prefill_window_plus(-1),
+    "window - 1: denoise": cached_window_plus(-1),
+    "no softcap": no_softcap,
+    "no v_norm": no_v_norm,
+    "no q_norm": no_q_norm,
+    "per_expert_scale ignored": per_expert_scale_ignored,
+    "top-k weights not renormalised": weights_not_renormalised,
+    "router fed the normalised input": router_fed_normalised_input,
+    "gate and up swapped: experts": experts_gate_and_up_swapped,
+    "gate and up swapped: dense": dense_gate_and_up_swapped,
+    "gate and up swapped: self-conditioning": self_conditioning_gate_and_up_swapped,
+    "rope base of the other layer type": rope_base_of_the_other_layer_type,
+    "soft embedding unscaled": soft_embedding_unscaled,
+    "self-conditioning dropped": self_conditioning_dropped,
+    "embedding scale missing": embedding_scale_missing,
+    "positions of the canvas off by one": canvas_positions_off_by_one,
+    "raw logits fed back": raw_logits_fed_back,
+}

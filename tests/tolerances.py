@@ -1,0 +1,21 @@
+"""Every tolerance of the test suite: how far two computations of the same number may lie apart.
+
+The parity recordings are float32 on both sides; logits there have a standard deviation near 1.
+"""
+
+# Largest absolute error against transformers, by what is compared. Rounding alone makes about
+# 1e-5; the smallest of the faults in tests/parity/mutants.py makes 3e-2.
+PARITY = {
+    "logits": 2e-4,
+    "hidden": 2e-4,
+    "weights": 2e-4,
+    "keys": 2e-4,
+    "values": 2e-4,
+    "experts": 0,  # tokens that are routed to another set of experts
+}
+
+# Entropy in nats of temperature-scaled logits, along a whole generation; rounding makes 2e-4.
+REPLAYED_ENTROPY = 2e-3
+
+# Largest error against mlx-vlm, as a share of the largest logit, both in float32; we measure 4e-7.
+QUANTIZED_RELATIVE = 1e-3
