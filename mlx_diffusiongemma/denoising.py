@@ -55,7 +55,7 @@ def denoise(
         stable = sampling.is_stable(argmax_canvas, history, settings.stability_threshold)
         confident = sampling.is_confident(entropy, settings.confidence_threshold)
         history = [*history, argmax_canvas][-max(settings.stability_threshold, 1) :]
-        converged, finite = _read(mx.all(stable & confident), mx.all(mx.isfinite(entropy)), canvas)
+        converged, finite = _read(mx.all(stable & confident), mx.all(mx.isfinite(entropy)))
         if not finite:
             raise GenerationError(
                 f"the logits of canvas {canvas_index + 1}, denoising step {step + 1} are not "
@@ -75,9 +75,7 @@ def denoise(
             return
 
 
-def _read(converged: mx.array, finite: mx.array, canvas: mx.array) -> tuple[bool, bool]:
-    """The one host read of a step. The canvas is evaluated with it, as it starts the next step."""
-    flags = mx.stack([converged, finite])
-    mx.eval(flags, canvas)
-    first, second = flags.tolist()  # type: ignore[misc]
+def _read(converged: mx.array, finite: mx.array) -> tuple[bool, bool]:
+    """The one host read of a step. The next canvas is left to the next step, if there is one."""
+    first, second = mx.stack([converged, finite]).tolist()  # type: ignore[misc]
     return bool(first), bool(second)

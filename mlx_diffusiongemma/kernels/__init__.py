@@ -1,8 +1,10 @@
-"""The operations of expert routing; the only ones the model may call that can have a Metal twin.
+"""The operations that the model may call and that can have a twin for one kind of device.
 
-Each is defined in plain MLX in `reference`, and that definition is what runs.
+Expert routing is defined in plain MLX in `reference`, and that definition is what runs; `dense`
+chooses between MLX's product and one that suits the CPU back-end.
 """
 
+from mlx_diffusiongemma.kernels.dense import expectation, linear
 from mlx_diffusiongemma.kernels.reference import (
     combine_experts,
     geglu,
@@ -10,4 +12,11 @@ from mlx_diffusiongemma.kernels.reference import (
     top_k_experts,
 )
 
-__all__ = ["combine_experts", "geglu", "sort_by_expert", "top_k_experts"]
+__all__ = [
+    "combine_experts",
+    "expectation",
+    "geglu",
+    "linear",
+    "sort_by_expert",
+    "top_k_experts",
+]

@@ -9,7 +9,7 @@ from mlx import nn
 
 from mlx_diffusiongemma.config import LayerConfig, ModelConfig
 from mlx_diffusiongemma.model.cache import LayerCache
-from mlx_diffusiongemma.model.layers import RMSNorm, norm_without_scale, rotary_frequencies
+from mlx_diffusiongemma.model.layers import Linear, RMSNorm, norm_without_scale, rotary_frequencies
 
 
 class Attention(nn.Module):
@@ -27,11 +27,11 @@ class Attention(nn.Module):
         self._frequencies = rotary_frequencies(layer)
         query_dims = self._heads * layer.head_dim
         key_dims = layer.num_key_value_heads * layer.head_dim
-        self.q_proj = nn.Linear(config.hidden_size, query_dims, bias=False)
-        self.k_proj = nn.Linear(config.hidden_size, key_dims, bias=False)
+        self.q_proj = Linear(config.hidden_size, query_dims)
+        self.k_proj = Linear(config.hidden_size, key_dims)
         if not layer.shares_key_and_value:
-            self.v_proj = nn.Linear(config.hidden_size, key_dims, bias=False)
-        self.o_proj = nn.Linear(query_dims, config.hidden_size, bias=False)
+            self.v_proj = Linear(config.hidden_size, key_dims)
+        self.o_proj = Linear(query_dims, config.hidden_size)
         self.q_norm = RMSNorm(layer.head_dim, config.rms_norm_eps)
         self.k_norm = RMSNorm(layer.head_dim, config.rms_norm_eps)
 

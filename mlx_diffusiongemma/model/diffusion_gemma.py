@@ -13,7 +13,7 @@ from mlx import nn
 from mlx_diffusiongemma.config import ModelConfig
 from mlx_diffusiongemma.model.cache import KVCache, LayerCache
 from mlx_diffusiongemma.model.decoder_layer import DecoderLayer
-from mlx_diffusiongemma.model.layers import RMSNorm, embedding_scale
+from mlx_diffusiongemma.model.layers import Embedding, RMSNorm, embedding_scale
 from mlx_diffusiongemma.model.self_conditioning import SelfConditioning, soft_embedding
 
 PREFILL_CHUNK = 2048
@@ -24,7 +24,7 @@ class _Decoder(nn.Module):
 
     def __init__(self, config: ModelConfig):
         super().__init__()
-        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.embed_tokens = Embedding(config.vocab_size, config.hidden_size)
         self.layers = [DecoderLayer(config, layer) for layer in config.layers]
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.self_conditioning = SelfConditioning(config)

@@ -9,7 +9,7 @@ from mlx import nn
 
 from mlx_diffusiongemma import kernels
 from mlx_diffusiongemma.config import ModelConfig
-from mlx_diffusiongemma.model.layers import norm_without_scale
+from mlx_diffusiongemma.model.layers import Linear, norm_without_scale
 
 
 class Router(nn.Module):
@@ -20,7 +20,7 @@ class Router(nn.Module):
 
     def __init__(self, config: ModelConfig):
         super().__init__()
-        self.proj = nn.Linear(config.hidden_size, config.num_experts, bias=False)
+        self.proj = Linear(config.hidden_size, config.num_experts)
         self.scale = mx.ones((config.hidden_size,))
         self.per_expert_scale = mx.ones((config.num_experts,))
         self._top_k = config.top_k_experts

@@ -28,14 +28,33 @@ def norm_without_scale(x: mx.array, eps: float) -> mx.array:
     return mx.fast.rms_norm(x, None, eps)
 
 
+class Linear(nn.Linear):
+    """x @ weight.T, without a bias."""
+
+    def __init__(self, input_dims: int, output_dims: int):
+        super().__init__(input_dims, output_dims, bias=False)
+
+    def __call__(self, x: mx.array) -> mx.array:
+        """float [..., input_dims] -> float [..., output_dims]."""
+        return kernels.linear(x, self.weight)
+
+
+class Embedding(nn.Embedding):
+    """Token embedding, tied to the head."""
+
+    def as_linear(self, x: mx.array) -> mx.array:
+        """float [..., D] -> float [..., V], the score of every token."""
+        return kernels.linear(x, self.weight)
+
+
 class FeedForward(nn.Module):
     """Gated feed-forward: down(gelu(gate(x)) * up(x))."""
 
     def __init__(self, hidden_size: int, intermediate_size: int):
         super().__init__()
-        self.gate_proj = nn.Linear(hidden_size, intermediate_size, bias=False)
-        self.up_proj = nn.Linear(hidden_size, intermediate_size, bias=False)
-        self.down_proj = nn.Linear(intermediate_size, hidden_size, bias=False)
+        self.gate_proj = Linear(hidden_size, intermediate_size)
+        self.up_proj = Linear(hidden_size, intermediate_size)
+        self.down_proj = Linear(intermediate_size, hidden_size)
 
     def __call__(self, x: mx.array) -> mx.array:
         """float [..., hidden_size] -> the same shape."""

@@ -7,6 +7,7 @@ canvas tokens ---> embedding -------------------------------------------------(+
 import mlx.core as mx
 from mlx import nn
 
+from mlx_diffusiongemma import kernels
 from mlx_diffusiongemma.config import ModelConfig
 from mlx_diffusiongemma.model.layers import FeedForward, RMSNorm, norm_without_scale
 
@@ -38,7 +39,7 @@ def soft_embedding(previous_logits: mx.array, embedding: nn.Module, dtype: mx.Dt
 
     Args:
         previous_logits: float [B, L, V], temperature-scaled logits of the step before.
-        embedding: `nn.Embedding`, or `nn.QuantizedEmbedding` in any mode.
+        embedding: `layers.Embedding`, or `nn.QuantizedEmbedding` in any mode.
         dtype: the model's compute dtype. Logits pass through it first, as in the reference, which
             stores them so between steps.
 
@@ -47,7 +48,7 @@ def soft_embedding(previous_logits: mx.array, embedding: nn.Module, dtype: mx.Dt
     """
     probs = mx.softmax(previous_logits.astype(dtype).astype(mx.float32), axis=-1).astype(dtype)
     if not isinstance(embedding, nn.QuantizedEmbedding):
-        return probs @ embedding.weight
+        return kernels.expectation(probs, embedding.weight)
     return mx.quantized_matmul(
         probs,
         embedding.weight,
