@@ -2,7 +2,9 @@
 
 import io
 import os
+import signal
 import sys
+from types import FrameType
 from typing import Annotated, cast
 
 import typer
@@ -68,6 +70,11 @@ def _prepare_streams() -> None:
             stream.reconfigure(errors=errors)
 
 
+def _terminate(number: int, frame: FrameType | None) -> None:
+    """Leave as any other way does, so that a terminal gets its cursor and its echo back."""
+    raise SystemExit(128 + number)
+
+
 def _usage_error(error: typer.BadParameter) -> int:
     message = error.format_message().rstrip(".")
     path = error.ctx.command_path if error.ctx else NAME
@@ -84,6 +91,7 @@ def _closed_pipe() -> int:
 def main() -> None:
     """Run the command line; every error a person can act on is one line, a hint, exit code 1."""
     _prepare_streams()
+    signal.signal(signal.SIGTERM, _terminate)
     try:
         code = app(standalone_mode=False, prog_name=NAME)
         sys.stdout.flush()

@@ -1,5 +1,6 @@
 """Running the command in this process, as a rule with a fake runtime in place of the model."""
 
+import signal
 import sys
 from collections.abc import Callable, Sequence
 
@@ -28,6 +29,7 @@ def run_here(
 
         stdin = iter([f"{line}\n" for line in lines])
         with monkeypatch.context() as patch:
+            patch.setattr(signal, "signal", lambda number, handler: None)
             patch.setattr(sys, "argv", ["dgemma-mlx", *args])
             patch.setattr(sys.stdin, "readline", lambda: next(stdin, ""))
             for module in (chat, generate) if fake else ():

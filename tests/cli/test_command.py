@@ -89,16 +89,17 @@ def test_a_pipe_that_nobody_reads_ends_the_command_quietly(args):
     assert (result.returncode, result.stderr) == (1, b"")
 
 
-def test_ctrl_c_exits_130_without_a_word():
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_ctrl_c_exits_130_and_a_kill_143_without_a_word(number, code):
     process = subprocess.Popen(
         [*COMMAND, "generate", STORY, *DEMO, *ENDLESS, "--watch"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
     assert process.stderr.readline().startswith(b"canvas 1  step 1/")
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     out, err = process.communicate(timeout=SECONDS)
-    assert (process.returncode, out) == (130, b"")
+    assert (process.returncode, out) == (code, b"")
     assert all(line.startswith(b"canvas 1  step") for line in err.splitlines())
 
 
