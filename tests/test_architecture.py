@@ -21,10 +21,10 @@ FOLDERS = {PACKAGE: PACKAGE, "convert": f"{PACKAGE}.convert", "metal": f"{PACKAG
 
 # fmt: off
 LAYERS = [
-    "version", "backend", "errors", "fields", "options", "quantization", "config", "events",
-    "kernels", "model", "sampling", "constraints", "draws", "denoising", "autoregressive",
-    "generation", "text", "answer", "checkpoint", "device", "weights", "hub_cache", "hub",
-    "runtime", "convert", "bench", "cli", "__init__", "__main__",
+    "version", "backend", "errors", "fields", "options", "quantization", "config", "recipes",
+    "events", "kernels", "model", "sampling", "constraints", "draws", "denoising",
+    "autoregressive", "generation", "text", "answer", "checkpoint", "summary", "device", "weights",
+    "hub_cache", "hub", "runtime", "convert", "bench", "cli", "__init__", "__main__",
 ]
 # fmt: on
 
