@@ -59,13 +59,19 @@ def test_the_announcement_says_what_how_large_and_where():
 
 
 def test_without_a_terminal_there_is_a_line_for_every_tenth(monkeypatch, clock):
-    steps = [(0, 0), (1, GB // 2), (10, GB), (11, GB + 1), (25, 5 * GB // 2), (100, 10 * GB)]
+    steps = [(0, 0), (1, GB // 2), (10, GB), (16, GB + 1), (25, 5 * GB // 2), (100, 10 * GB)]
     written = show(monkeypatch, steps, clock=clock).splitlines()
     assert written[1:] == [
         "10 % of 10.0 GB, 100.0 MB/s, 1 min 30 s left",
         "25 % of 10.0 GB, 100.0 MB/s, 1 min 15 s left",
         "100 % of 10.0 GB, 100.0 MB/s, 0 s left",
     ]
+
+
+def test_a_fast_download_has_few_lines(monkeypatch, clock):
+    steps = [(percent / 12.5, percent * GB // 10) for percent in range(101)]
+    written = show(monkeypatch, steps, clock=clock).splitlines()
+    assert [line.split()[0] for line in written[1:]] == ["63", "100"]
 
 
 def test_a_slow_download_has_a_line_for_every_minute(monkeypatch, clock):
