@@ -147,7 +147,7 @@ def _from_hub(
         names = tuple(file.name for file in listed)
         plan = DownloadPlan(repo, revision, commit, cache.folder, names, total, here)
         cache.check_space(total - here)
-        if on_plan:
+        if on_plan and here < total:
             on_plan(plan)
         _Download(plan, cache, progress).run(missing, finished)
     # Only now, so that a branch never leads to a snapshot that is not complete.

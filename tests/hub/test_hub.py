@@ -132,6 +132,10 @@ def test_a_revision_pins_the_files(fake, resolve):
     # Weights that both commits share are neither announced nor fetched again.
     assert plans(newest)[0]["cached_bytes"] == TOTAL - len(MODEL["config.json"])
     assert fake.downloads.count(FIRST) == 1
+    fake.add(NAME, MODEL | {"README.md": b"only this is new"})
+    latest = resolve()
+    assert content_of(latest) == MODEL and latest["path"] != pinned["path"]
+    assert plans(latest) == []
 
 
 def test_two_processes_fetch_one_copy(fake, home, resolve):
