@@ -1,10 +1,12 @@
-"""Where everything that is not the answer goes: notes and errors on standard error."""
+"""The two streams: the answer on standard output, notes and errors on standard error."""
 
 import contextlib
+import json
 import os
 import sys
 import termios
 from collections.abc import Iterator
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
@@ -12,6 +14,17 @@ from rich.text import Text
 from mlx_diffusiongemma.errors import DGemmaError
 
 stderr = Console(stderr=True, highlight=False)
+
+
+def write_stdout(text: str) -> None:
+    """Write a piece of the answer at once."""
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def print_json(fields: dict[str, Any]) -> None:
+    """One JSON object on one line of standard output."""
+    write_stdout(json.dumps(fields, ensure_ascii=False) + "\n")
 
 
 def is_live() -> bool:

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from mlx_diffusiongemma.cli import arguments
+from mlx_diffusiongemma.cli.console import print_json
 from mlx_diffusiongemma.cli.loading import open_runtime
 from mlx_diffusiongemma.errors import ConfigError, PromptError
 
@@ -50,7 +51,7 @@ def generate_command(
         runtime, messages, options, write_text=not as_json, watch=watch, stats=stats
     )
     if as_json:
-        render.print_json(result.to_dict())
+        print_json(result.to_dict())
 
 
 def _messages(prompt: str, system: str | None, chat_template: bool) -> str | list[dict[str, str]]:

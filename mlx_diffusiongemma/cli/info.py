@@ -1,5 +1,201 @@
 """`dgemma-mlx info`: what a checkpoint is, from its headers alone."""
 
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
 
-def info_command() -> None:
-    """Describe MODEL."""
+import typer
+
+from mlx_diffusiongemma.cli import arguments
+from mlx_diffusiongemma.cli.console import print_json
+from mlx_diffusiongemma.cli.loading import find_model
+from mlx_diffusiongemma.hub_cache import format_size
+
+if TYPE_CHECKING:
+    from mlx_diffusiongemma.config import LayerConfig, ModelConfig
+    from mlx_diffusiongemma.summary import CheckpointSummary
+
+
+def info_command(
+    model: Annotated[
+        str,
+        typer.Argument(metavar="MODEL", help="`demo`, a folder, or a Hub model `org/name`."),
+    ],
+    revision: arguments.Revision = None,
+    as_json: arguments.Json = False,
+    verbose: arguments.Verbose = False,
+) -> None:
+    """Describe MODEL: architecture, sizes, bits, defaults.
+
+    Only headers are read. A Hub model that is not on this disk is downloaded first.
+    """
+    folder = find_model(model, revision)
+
+    from mlx_diffusiongemma import device
+    from mlx_diffusiongemma.summary import summarise
+
+    summary = summarise(folder)
+    dtype = device.compute_dtype(summary.config, None)
+    need = device.memory_need(summary.config, summary.tensors, dtype, device.DEFAULT_CONTEXT)
+    memory = {
+        "dtype": str(dtype).rpartition(".")[2],
+        "weight_bytes": need.weights,
+        "context": device.DEFAULT_CONTEXT,
+        "total_bytes": need.total,
+    }
+    if as_json:
+        print_json(as_fields(summary, memory))
+    else:
+        print("\n".join(as_lines(summary, memory)))
+
+
+def as_fields(summary: "CheckpointSummary", memory: dict[str, Any]) -> dict[str, Any]:
+    """The summary by name, ready for JSON."""
+    config, default = summary.config, summary.config.quantization.default
+    return {
+        "folder": str(summary.folder),
+        "architecture": _architecture(config),
+        "parameters": summary.parameters,
+        "active_parameters": summary.active_parameters,
+        "bits_per_weight": summary.bits_per_weight,
+        "classes": [
+            {
+                "name": part.name,
+                "parameters": part.parameters,
+                "bits_per_weight": part.bits_per_weight,
+                "bytes": part.nbytes,
+            }
+            for part in summary.classes
+        ],
+        "quantization": default and vars(default),
+        "dtype": summary.dtype,
+        "disk": {"files": summary.files, "bytes": summary.file_bytes},
+        "memory": memory,
+        "not_loaded": {
+            part.reason: {"tensors": part.tensors, "bytes": part.nbytes}
+            for part in summary.left_out
+        },
+        "unknown": list(summary.unknown),
+        "chat_template": summary.has_chat_template,
+        "thinking": summary.supports_thinking,
+        "defaults": vars(summary.generation_config.sampler),
+        "end_tokens": sorted(summary.generation_config.eos_token_ids),
+    }
+
+
+def _architecture(config: "ModelConfig") -> dict[str, Any]:
+    sliding = [layer for layer in config.layers if layer.is_sliding]
+    full = [layer for layer in config.layers if not layer.is_sliding]
+    return {
+        "layers": len(config.layers),
+        "sliding_layers": len(sliding),
+        "sliding_window": config.sliding_window,
+        "hidden_size": config.hidden_size,
+        "intermediate_size": config.intermediate_size,
+        "attention_heads": config.num_attention_heads,
+        "sliding_key_value_heads": _heads(sliding),
+        "full_key_value_heads": _heads(full),
+        "experts": config.num_experts,
+        "experts_per_token": config.top_k_experts,
+        "expert_size": config.moe_intermediate_size,
+        "vocabulary": config.vocab_size,
+        "canvas_length": config.canvas_length,
+        "context": config.max_position_embeddings,
+    }
+
+
+def _heads(layers: list["LayerConfig"]) -> dict[str, int] | None:
+    """Number and size of the key-value heads of one kind of layer; None without such layers."""
+    if not layers:
+        return None
+    return {"count": layers[0].num_key_value_heads, "size": layers[0].head_dim}
+
+
+def as_lines(summary: "CheckpointSummary", memory: dict[str, Any]) -> Iterator[str]:
+    """The summary for people."""
+    yield from _labelled("folder", str(summary.folder))
+    yield from _labelled("architecture", *_architecture_lines(_architecture(summary.config)))
+    yield ""
+    yield from _weights_table(summary)
+    yield ""
+    yield from _labelled("active", f"{summary.active_parameters:,} parameters for each token")
+    yield from _labelled("quantization", _quantization(summary))
+    files = f"{summary.files} file" + "s" * (summary.files != 1)
+    yield from _labelled("on disk", f"{format_size(summary.file_bytes)} in {files}")
+    yield from _labelled(
+        "in memory",
+        f"{format_size(memory['weight_bytes'])} of weights in {memory['dtype']}",
+        f"{format_size(memory['total_bytes'])} at work with {memory['context']} tokens of context",
+    )
+    for part in summary.left_out:
+        size = format_size(part.nbytes)
+        yield from _labelled("not loaded", f"{part.tensors} tensors ({part.reason}), {size}")
+    if summary.unknown:
+        yield from _labelled(
+            "unknown", f"{len(summary.unknown)} tensors, first `{summary.unknown[0]}`"
+        )
+    yield from _labelled("chat template", _yes(summary.has_chat_template))
+    yield from _labelled("thinking", _yes(summary.supports_thinking))
+    sampler = summary.generation_config.sampler
+    yield from _labelled(
+        "defaults",
+        f"{sampler.max_denoising_steps} steps, entropy bound {sampler.entropy_bound:g}, "
+        f"temperature {sampler.t_max:g} to {sampler.t_min:g},",
+        f"stability threshold {sampler.stability_threshold}, "
+        f"confidence threshold {sampler.confidence_threshold:g}",
+    )
+    ends = sorted(summary.generation_config.eos_token_ids)
+    yield from _labelled("end tokens", ", ".join(map(str, ends)) or "none")
+
+
+def _labelled(label: str, *lines: str) -> Iterator[str]:
+    for line in lines:
+        yield f"{label:13}  {line}"
+        label = ""
+
+
+def _architecture_lines(parts: dict[str, Any]) -> Iterator[str]:
+    full_layers = parts["layers"] - parts["sliding_layers"]
+    yield (
+        f"{parts['layers']} layers: {parts['sliding_layers']} sliding "
+        f"(window {parts['sliding_window']}), {full_layers} full"
+    )
+    yield f"hidden size {parts['hidden_size']}, {parts['attention_heads']} heads"
+    kinds = ("sliding", parts["sliding_key_value_heads"]), ("full", parts["full_key_value_heads"])
+    heads = [f"{kind['count']} of {kind['size']} ({name})" for name, kind in kinds if kind]
+    yield f"key-value heads: {', '.join(heads)}"
+    yield f"dense MLP of {parts['intermediate_size']}"
+    yield (
+        f"{parts['experts']} experts of {parts['expert_size']}, "
+        f"{parts['experts_per_token']} for each token"
+    )
+    yield (
+        f"vocabulary {parts['vocabulary']}, canvas {parts['canvas_length']}, "
+        f"context {parts['context']}"
+    )
+
+
+def _weights_table(summary: "CheckpointSummary") -> Iterator[str]:
+    from mlx_diffusiongemma.summary import VISION
+
+    rows = [
+        (part.name, part.parameters, part.bits_per_weight, part.nbytes) for part in summary.classes
+    ]
+    loaded = sum(part.name != VISION for part in summary.classes)
+    whole = ("text model", summary.parameters, summary.bits_per_weight, summary.nbytes)
+    rows.insert(loaded, whole)  # vision comes last
+    yield f"{'weights':19}  {'parameters':>14}  {'bits':>5}  {'on disk':>9}"
+    for name, parameters, bits, nbytes in rows:
+        yield f"{name:19}  {parameters:>14,}  {bits:>5.3g}  {format_size(nbytes):>9}"
+
+
+def _quantization(summary: "CheckpointSummary") -> str:
+    table = summary.config.quantization
+    if table.default is None:
+        return f"none; {summary.dtype}"
+    how = table.default
+    rest = f"; {len(table.overrides)} modules otherwise" if table.overrides else ""
+    return f"{how.bits} bits in groups of {how.group_size} ({how.mode}), {summary.dtype}{rest}"
+
+
+def _yes(claim: bool) -> str:
+    return "yes" if claim else "no"

@@ -1,6 +1,7 @@
-"""Opening a model for a command, with a download bar when it has to be fetched first."""
+"""Finding and opening a model for a command, with a download bar when it has to be fetched."""
 
 import contextlib
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mlx_diffusiongemma import hub
@@ -12,20 +13,25 @@ if TYPE_CHECKING:
     from mlx_diffusiongemma.runtime import Runtime
 
 
-def open_runtime(
-    model: str | None, *, revision: str | None, dtype: str | None, force: bool
-) -> "Runtime":
-    """Load `model`, or the default one; what a download will cost is said before it starts."""
+def find_model(name: str, revision: str | None) -> Path:
+    """The folder of a model; what a download will cost is said before it starts."""
     from mlx_diffusiongemma.cli.download import DownloadDisplay
 
     if not has_backend():
         problem, _, advice = NO_BACKEND.partition(". ")
         raise ConfigError(problem, hint=advice)
-    name = model or hub.DEFAULT_MODEL
     with DownloadDisplay() as display:
-        folder = hub.resolve(
+        return hub.resolve(
             name, revision=revision, progress=display.progress, on_plan=display.on_plan
         )
+
+
+def open_runtime(
+    model: str | None, *, revision: str | None, dtype: str | None, force: bool
+) -> "Runtime":
+    """Load `model`, or the default one."""
+    name = model or hub.DEFAULT_MODEL
+    folder = find_model(name, revision)
     with stderr.status(f"loading {name}") if is_live() else contextlib.nullcontext():
         from mlx_diffusiongemma import runtime  # seconds: transformers and MLX
 

@@ -1,7 +1,6 @@
 """What a person or a program gets to see of an answer: text, notes, statistics, JSON."""
 
 import contextlib
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Literal
@@ -9,7 +8,7 @@ from typing import Literal
 from rich.text import Text
 
 from mlx_diffusiongemma.cli.canvas import CanvasReader
-from mlx_diffusiongemma.cli.console import is_live, note, say, stderr, typing_hidden
+from mlx_diffusiongemma.cli.console import is_live, note, say, stderr, typing_hidden, write_stdout
 from mlx_diffusiongemma.cli.watch import Watch, open_watch
 from mlx_diffusiongemma.events import (
     BlockCommitted,
@@ -50,13 +49,13 @@ class Transcript:
         """Write what was held and end the line; an answer of nothing is an empty line."""
         self.abandon()
         if self._channel != "text":
-            _write_stdout("\n")
+            write_stdout("\n")
 
     def abandon(self) -> None:
         """Write what was held and end the line, if one was begun."""
         self._release()
         if self._mid_line and self._channel == "text":
-            _write_stdout("\n")
+            write_stdout("\n")
         elif self._mid_line:
             stderr.print()
         self._mid_line = False
@@ -83,7 +82,7 @@ class Transcript:
         if not piece:
             return
         if self._channel == "text":
-            _write_stdout(piece)
+            write_stdout(piece)
         else:
             stderr.print(Text(piece, "dim"), end="", soft_wrap=True)
         self._mid_line = not piece.endswith("\n")
@@ -93,11 +92,6 @@ class Transcript:
         if self._mid_line and (self._channel == "thought" or sys.stdout.isatty()):
             stderr.print()
         self._mid_line = False
-
-
-def _write_stdout(text: str) -> None:
-    sys.stdout.write(text)
-    sys.stdout.flush()
 
 
 def show_answer(
@@ -151,11 +145,6 @@ def follow(
         if transcript:
             transcript.abandon()
     raise AssertionError("the events ended without `Finished`")
-
-
-def print_json(fields: dict) -> None:
-    """One JSON object on one line of standard output."""
-    _write_stdout(json.dumps(fields, ensure_ascii=False) + "\n")
 
 
 def say_if_cut(result: GenerationResult, max_tokens: int) -> None:
