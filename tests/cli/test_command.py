@@ -83,7 +83,11 @@ def test_a_pipe_that_nobody_reads_ends_the_command_quietly(args):
     reading, writing = os.pipe()
     os.close(reading)
     result = subprocess.run(
-        [*COMMAND, *args], stdout=writing, stderr=subprocess.PIPE, timeout=SECONDS
+        [*COMMAND, *args],
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        env=os.environ | {"PYTHONUNBUFFERED": ""},
+        timeout=SECONDS,
     )
     os.close(writing)
     assert (result.returncode, result.stderr) == (1, b"")

@@ -76,6 +76,9 @@ def test_json_says_the_same(run_here):
     assert fields["not_loaded"]["vision"]["tensors"] > 0
     assert fields["disk"]["bytes"] == (DEMO / "model.safetensors").stat().st_size
     assert fields["memory"]["total_bytes"] > fields["memory"]["weight_bytes"] > 0
+    text = run_here("info", "demo", fake=False).out
+    assert line(text, "active") == f"{fields['active_parameters']:,} parameters for each token"
+    assert line(text, "text model").split()[0] == f"{fields['parameters']:,}"
     assert fields["defaults"]["max_denoising_steps"] == 24
 
 
