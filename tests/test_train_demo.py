@@ -15,7 +15,7 @@ import pytest
 RECIPE = Path(__file__).parents[1] / "examples" / "train_demo"
 sys.path.insert(0, str(RECIPE))
 
-chat_format = pytest.importorskip("chat_format")
+import chat_format  # noqa: E402
 import conversations  # noqa: E402
 import make_tokenizer  # noqa: E402
 import stories  # noqa: E402

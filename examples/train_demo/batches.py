@@ -44,22 +44,43 @@ class Bucket:
         )
 
 
-BUCKETS: dict[str, Bucket] = {
-    "short": Bucket(
+SUDOKU_FIRST = 1185  # steps; after these Sudoku is mostly learned and makes room for the rest
+EARLY_BUCKETS = (
+    Bucket(
         rows=56, prompt_length=36, canvases=1, every=1, next_token=False,
         shares={"sudoku": 0.68, "add": 0.11, "sort": 0.05, "small talk": 0.02, "fact": 0.02,
                 "unknown": 0.03, "json": 0.05, "gap": 0.04},
     ),
-    "long": Bucket(
+    Bucket(
         rows=16, prompt_length=72, canvases=1, every=2, next_token=True,
         shares={"system": 0.26, "turns": 0.28, "thinking": 0.16, "sudoku": 0.1, "add": 0.05,
                 "sort": 0.05, "small talk": 0.02, "fact": 0.02, "unknown": 0.02, "json": 0.02,
                 "gap": 0.02},
     ),
-    "story": Bucket(
-        rows=8, prompt_length=48, canvases=3, every=1, next_token=True, shares={"story": 1.0}
+    Bucket(rows=8, prompt_length=48, canvases=3, every=1, next_token=True, shares={"story": 1.0}),
+)  # fmt: skip
+LATE_BUCKETS = (
+    Bucket(
+        rows=56, prompt_length=36, canvases=1, every=1, next_token=False,
+        shares={"sudoku": 0.4, "add": 0.22, "sort": 0.1, "small talk": 0.05, "fact": 0.06,
+                "unknown": 0.05, "json": 0.06, "gap": 0.06},
     ),
-}  # fmt: skip
+    Bucket(
+        rows=16, prompt_length=72, canvases=1, every=1, next_token=True,
+        shares={"system": 0.26, "turns": 0.28, "thinking": 0.22, "sudoku": 0.08, "add": 0.04,
+                "sort": 0.04, "small talk": 0.02, "fact": 0.02, "unknown": 0.01, "json": 0.02,
+                "gap": 0.01},
+    ),
+    EARLY_BUCKETS[2],
+)  # fmt: skip
+
+
+def buckets_of(step: int) -> list[Bucket]:
+    """The batches of a step."""
+    buckets = EARLY_BUCKETS if step < SUDOKU_FIRST else LATE_BUCKETS
+    return [bucket for bucket in buckets if step % bucket.every == 0]
+
+
 # Tasks whose longest requests do not fit and are drawn again; any other task must fit.
 MAY_BE_REDRAWN = {"unknown", "turns", "system"}
 

@@ -80,7 +80,9 @@ def quick_scores(network: Network, encoder: Encoder) -> dict[str, float]:
         "held-out sudoku": (held_out_sudoku, 48),
         "story": (TASKS["story"], 12),
         "add": (TASKS["add"], 16),
+        "system": (TASKS["system"], 16),
         "turns": (TASKS["turns"], 16),
+        "thinking": (TASKS["thinking"], 16),
     }
     scores = {}
     for task, (draw, count) in draws.items():

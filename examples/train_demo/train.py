@@ -19,7 +19,7 @@ from typing import TextIO
 import make_tokenizer
 import torch
 import torch.nn.functional as F
-from batches import BUCKETS, Batch, Encoder, add_noise, draw_batch
+from batches import Batch, Encoder, add_noise, buckets_of, draw_batch
 from export import export
 from network import Network, Shape
 from sampler import quick_scores
@@ -115,7 +115,7 @@ class Trainer:
             for group in optimiser.param_groups:
                 group["lr"] = rate * rate_factor(number, done)
             optimiser.zero_grad(set_to_none=True)
-        buckets = [bucket for bucket in BUCKETS.values() if number % bucket.every == 0]
+        buckets = buckets_of(number)
         total = sum(bucket.rows * bucket.canvases for bucket in buckets)
         diffusion_sum = causal_sum = 0.0
         for bucket in buckets:
