@@ -34,3 +34,7 @@ class GenerationError(DGemmaError):
 
 class MemoryNeedError(DGemmaError):
     """The model and its caches need more memory than this device has."""
+
+
+class ConversionError(DGemmaError):
+    """A conversion cannot start, cannot go on, or did not write what it should have."""

@@ -1,0 +1,191 @@
+"""The folder a conversion works in, beside its output, and the journal that lets it go on.
+
+    OUT.partial/lock             held while a conversion runs
+    OUT.partial/journal.json     fingerprint of the plan; of each finished shard size and digest
+    OUT.partial/result/          what becomes OUT by one rename at the end
+
+A shard is in the journal only when all of it is on the disk. What is there besides is written anew.
+"""
+
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from mlx_diffusiongemma.convert.records import TensorError
+from mlx_diffusiongemma.convert.writer import PARTIAL, WrittenFile, sync_folder
+from mlx_diffusiongemma.errors import ConversionError
+
+_HASHED_AT_ONCE = 8 << 20
+
+
+@dataclass(frozen=True)
+class FinishedShard:
+    """A shard on the disk and how far its packed tensors are from the source, by parameter."""
+
+    file: WrittenFile
+    errors: Mapping[str, TensorError]
+
+
+@dataclass
+class Journal:
+    """What is finished, by shard file; `fingerprint` is that of the plan."""
+
+    fingerprint: str
+    shards: dict[str, FinishedShard] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, path: Path) -> "Journal":
+        """Read a journal; ConversionError when it is damaged."""
+        try:
+            values = json.loads(path.read_text())
+            shards = {
+                name: FinishedShard(
+                    WrittenFile(shard["nbytes"], shard["sha256"]),
+                    {key: TensorError(**error) for key, error in shard["errors"].items()},
+                )
+                for name, shard in values["shards"].items()
+            }
+            return cls(values["fingerprint"], shards)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ConversionError(
+                f"`{path}` cannot be read: {error}",
+                hint=f"remove `{path.parent}` and start again",
+            ) from None
+
+    def save(self, path: Path) -> None:
+        """Replace the journal at once: a reader finds the old one or the new one."""
+        shards = {
+            name: {
+                **asdict(shard.file),
+                "errors": {key: asdict(error) for key, error in shard.errors.items()},
+            }
+            for name, shard in self.shards.items()
+        }
+        write_text(path, json.dumps({"fingerprint": self.fingerprint, "shards": shards}, indent=1))
+
+
+class Workspace(AbstractContextManager["Workspace"]):
+    """`OUT.partial` of the output OUT, locked while it is open.
+
+    Opening starts a journal, or with `resume` goes on with the one that is there. ConversionError
+    when there is something in the way: the output itself, another conversion that runs, one that
+    was interrupted (without `resume`) or that had another plan.
+    """
+
+    def __init__(self, output: Path, fingerprint: str, *, resume: bool) -> None:
+        self._output = output
+        self.folder = output.with_name(output.name + PARTIAL)
+        self.result = self.folder / "result"
+        self._journal_path = self.folder / "journal.json"
+        is_interrupted = self._journal_path.exists()
+        # Killed between the last rename and the removal of the journal: only the latter is left.
+        self.is_renamed = is_interrupted and output.exists() and not self.result.exists()
+        if output.exists() and not (resume and self.is_renamed):
+            raise ConversionError(
+                f"`{output}` exists already", hint="name another folder, or remove this one"
+            )
+        if is_interrupted and not resume:
+            raise ConversionError(
+                f"`{self.folder}` holds a conversion that was interrupted",
+                hint="`--resume` goes on with it; remove the folder to start again",
+            )
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._lock = _lock(self.folder)
+        try:
+            self.journal = self._open_journal(fingerprint, is_interrupted=is_interrupted)
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._lock)
+
+    def record(self, name: str, shard: FinishedShard) -> None:
+        """Note that a shard is finished."""
+        self.journal.shards[name] = shard
+        self.journal.save(self._journal_path)
+
+    def check_finished(self) -> None:
+        """Hash the shards that the journal calls finished; forget and remove everything else."""
+        for name, shard in list(self.journal.shards.items()):
+            if hash_file(self.result / name) != shard.file:
+                del self.journal.shards[name]
+        self.journal.save(self._journal_path)
+        for path in self.result.iterdir():
+            if path.name not in self.journal.shards:
+                path.unlink()
+
+    def publish(self) -> None:
+        """Turn the result into the output, by one rename."""
+        sync_folder(self.result)
+        os.rename(self.result, self._output)
+        sync_folder(self._output.parent)
+        self.is_renamed = True
+
+    def remove(self) -> None:
+        """Remove what is left when the output is in its place."""
+        shutil.rmtree(self.folder)
+
+    def _open_journal(self, fingerprint: str, *, is_interrupted: bool) -> Journal:
+        if is_interrupted:
+            journal = Journal.load(self._journal_path)
+            if journal.fingerprint != fingerprint:
+                raise ConversionError(
+                    f"`{self.folder}` holds a conversion with other settings or another source",
+                    hint="use the settings it was started with, or remove the folder",
+                )
+        else:
+            journal = Journal(fingerprint)
+            journal.save(self._journal_path)
+        if not self.is_renamed:
+            self.result.mkdir(exist_ok=True)
+            sync_folder(self.folder)
+        return journal
+
+
+def _lock(folder: Path) -> int:
+    descriptor = os.open(folder / "lock", os.O_WRONLY | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        if error.errno not in (errno.EAGAIN, errno.EACCES):
+            raise
+        raise ConversionError(
+            f"another conversion works in `{folder}`", hint="wait for it, or name another output"
+        ) from None
+    return descriptor
+
+
+def hash_file(path: Path) -> WrittenFile | None:
+    """Size and digest of a file; None when there is none."""
+    digest = hashlib.sha256()
+    buffer = bytearray(_HASHED_AT_ONCE)
+    nbytes = 0
+    try:
+        with path.open("rb", buffering=0) as file:
+            while count := file.readinto(buffer):
+                digest.update(memoryview(buffer)[:count])
+                nbytes += count
+    except FileNotFoundError:
+        return None
+    return WrittenFile(nbytes, digest.hexdigest())
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a small file at once and durably."""
+    partial = path.with_name(path.name + PARTIAL)
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(partial, path)
+    sync_folder(path.parent)

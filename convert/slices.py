@@ -1,0 +1,150 @@
+"""One tensor of a plan, slice after slice: read rows, unpack, cast or pack, measure the error.
+
+    rows of each source -> values [rows, width] -> rows of each output (lazy MLX arrays)
+
+A slice is small whatever the tensor, so this bounds the memory of a conversion.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import mlx.core as mx
+import numpy as np
+
+from mlx_diffusiongemma.convert.pack import MLX_DTYPES, pack, to_array, to_bits, unpack
+from mlx_diffusiongemma.convert.records import TensorError, TensorPlan
+from mlx_diffusiongemma.convert.search import pack_searched
+from mlx_diffusiongemma.convert.source import (
+    SLICE_BYTES,
+    RowRange,
+    Source,
+    count_rows,
+    row_ranges,
+)
+
+MEASURED_VALUES = 1 << 20  # of a tensor, in rows spread over all of it
+_SEARCHED_PART = 16  # searching takes about so many times a slice's memory
+_VALUE_BYTES = 2
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Rows of a tensor on their way; MLX arrays in it are not evaluated yet.
+
+    Attributes:
+        tensor: what it is a part of.
+        rows: which rows.
+        outputs: rows of each output; of a copied tensor the bits as they were read.
+        error: of the measured rows (see `ErrorSum`); None when nothing is packed here.
+        first_row: float32 values of the first row in the source, to check the file by; None in
+            most slices of a search and where the bits are copied.
+    """
+
+    tensor: TensorPlan
+    rows: RowRange
+    outputs: tuple[mx.array | np.ndarray, ...]
+    error: mx.array | None = None
+    first_row: mx.array | None = None
+
+    @property
+    def lazy(self) -> list[mx.array]:
+        """The arrays to evaluate."""
+        arrays = (*self.outputs, self.error, self.first_row)
+        return [array for array in arrays if isinstance(array, mx.array)]
+
+
+@dataclass
+class ErrorSum:
+    """Adds up the errors of slices: float64 sums of what `_measure` gives."""
+
+    squares: float = 0.0
+    source_squares: float = 0.0
+    largest: float = 0.0
+    source_largest: float = 0.0
+    nearest_squares: float = 0.0
+
+    def add(self, measured: mx.array) -> None:
+        """Add the five numbers of a slice."""
+        numbers = (float(number) for number in to_bits(measured))
+        squares, source_squares, largest, source_largest, nearest = numbers
+        self.squares += squares
+        self.source_squares += source_squares
+        self.largest = max(self.largest, largest)
+        self.source_largest = max(self.source_largest, source_largest)
+        self.nearest_squares += nearest
+
+    def as_error(self, *, is_searched: bool) -> TensorError:
+        """The error of the tensor; zero where the source is."""
+        gain = None
+        if is_searched:
+            gain = 0.0
+            if self.nearest_squares > 0:
+                gain = 1 - math.sqrt(self.squares / self.nearest_squares)
+        return TensorError(
+            largest=self.largest / self.source_largest if self.source_largest else 0.0,
+            rms=math.sqrt(self.squares / self.source_squares) if self.source_squares else 0.0,
+            search_gain=gain,
+        )
+
+
+def slices(
+    tensor: TensorPlan, source: Source, *, search: bool, slice_bytes: int = SLICE_BYTES
+) -> Iterator[Slice]:
+    """All rows of a tensor in order, in slices of about `slice_bytes` of bfloat16 values."""
+    first = tensor.sources[0]
+    packing = tensor.source_quantization
+    width = first.shape[-1] if first.shape else 1
+    row_bytes = first.nbytes // count_rows(first.shape) if first.size else 0
+    if packing and tensor.action != "copy":
+        width = width * 32 // packing.bits
+        row_bytes = max(row_bytes, width * _VALUE_BYTES)
+    if search and tensor.action == "quantize":
+        slice_bytes //= _SEARCHED_PART
+    step = max(1, count_rows(first.shape) * width // MEASURED_VALUES)
+    for number, rows in enumerate(row_ranges(first.shape, row_bytes, slice_bytes)):
+        bits = [source.rows(info, rows) for info in tensor.sources]
+        if tensor.action == "copy":
+            yield Slice(tensor, rows, tuple(bits))
+            continue
+        parts = [
+            to_array(part, info.dtype) for part, info in zip(bits, tensor.sources, strict=True)
+        ]
+        values = unpack(parts, packing) if packing else parts[0]
+        is_sampled = not search or number % _SEARCHED_PART == 0
+        first_row = values[:1].astype(mx.float32) if is_sampled else None
+        outputs, error = _convert(tensor, rows, values, search=search, step=step)
+        del bits, parts, values
+        yield Slice(tensor, rows, outputs, error, first_row)
+
+
+def _convert(
+    tensor: TensorPlan, rows: RowRange, values: mx.array, *, search: bool, step: int
+) -> tuple[tuple[mx.array, ...], mx.array | None]:
+    """Rows of each output, and the error of every `step`-th row of the tensor."""
+    cast = values.astype(MLX_DTYPES[tensor.dtype])
+    how = tensor.quantization
+    if how is None:
+        return (cast,), None
+    outputs = pack_searched(cast, how) if search else pack(cast, how)
+    first = -rows.start % step
+    if first >= rows.stop - rows.start:
+        return outputs, None
+    measured = slice(first, None, step)
+    written = unpack([output[measured] for output in outputs], how)
+    nearest = unpack(pack(cast[measured], how), how) if search else written
+    return outputs, _measure(values[measured].astype(mx.float32), written, nearest)
+
+
+def _measure(values: mx.array, written: mx.array, nearest: mx.array) -> mx.array:
+    """Squared error, squares, largest error, largest value; squared error of rounding to nearest"""
+    difference = written - values
+    return mx.stack(
+        [
+            difference.square().sum(),
+            values.square().sum(),
+            mx.abs(difference).max(),
+            mx.abs(values).max(),
+            (nearest - values).square().sum(),
+        ]
+    )
