@@ -114,3 +114,44 @@ class ConversionPlan:
     def nbytes(self) -> int:
         """Bytes of all tensors of the output."""
         return sum(shard.nbytes for shard in self.shards)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a conversion is: bytes of the output, and the parameter in work."""
+
+    done_bytes: int
+    total_bytes: int
+    tensor: str
+
+
+@dataclass(frozen=True)
+class TensorError:
+    """How far a packed tensor is from its source.
+
+    Attributes:
+        largest: max |source - written| / max |source|.
+        rms: rms(source - written) / rms(source).
+        search_gain: the part of `rms` that searching removed; None where nothing was searched.
+    """
+
+    largest: float
+    rms: float
+    search_gain: float | None = None
+
+
+@dataclass(frozen=True)
+class StreamResult:
+    """What carrying out a plan gave.
+
+    Attributes:
+        errors: by `TensorPlan.parameter`, for every tensor that was packed here.
+        sha256: by shard file, hex.
+        peak_memory: largest resident memory of the process in bytes.
+        seconds: wall time.
+    """
+
+    errors: Mapping[str, TensorError]
+    sha256: Mapping[str, str]
+    peak_memory: int
+    seconds: float

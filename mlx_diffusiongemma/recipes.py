@@ -142,24 +142,24 @@ RECIPES: Mapping[str, Recipe] = {
             "bf16",
             _table(None, None),
             "the released numbers in MLX's names, nothing packed",
-            "no loss; needs a Mac with 64 GB, and every step reads four times the bytes",
+            "no loss; needs a Mac with 96 GB, and every step reads over three times the bytes",
         ),
         Recipe(
             "8bit",
             _table(_affine(8), _affine(8)),
             "closest to the released numbers that half the memory holds",
-            "almost no loss; needs a Mac with 36 GB or more",
+            "almost no loss; needs a Mac with 48 GB",
         ),
         Recipe(
             "mixed-4-8",
             _table(_affine(4), _affine(8)),
             f"{_MIXED}: 4 bits; what every token passes through keeps 8, the router stays as it is",
-            "the default: small loss for a quarter of the memory; fits a budget of 18 GB",
+            "small loss for a third of the memory; fits where the GPU gets 18 GB",
         ),
         Recipe(
             "mixed-3-8",
             _table(_affine(3), _affine(8)),
-            f"{_MIXED}: 3 bits, for a Mac with 18 GB",
+            f"{_MIXED}: 3 bits, where the GPU gets 14 GB",
             "noticeable loss, and more denoising steps per canvas",
         ),
         Recipe(

@@ -24,13 +24,13 @@ LAYERS = [
     "version", "backend", "errors", "fields", "options", "quantization", "config", "recipes",
     "events", "kernels", "model", "sampling", "constraints", "draws", "denoising",
     "autoregressive", "generation", "text", "answer", "checkpoint", "summary", "device", "weights",
-    "hub_cache", "hub", "runtime", "convert", "bench", "cli", "__init__", "__main__",
+    "hub_cache", "hub", "hub_remote", "runtime", "convert", "bench", "cli", "__init__", "__main__",
 ]
 # fmt: on
 
 # Who may import a library that the rest of the package must not see (a folder ends in /).
 CONFINED = {
-    "huggingface_hub": ("mlx_diffusiongemma/hub.py",),
+    "huggingface_hub": ("mlx_diffusiongemma/hub.py", "mlx_diffusiongemma/hub_remote.py"),
     "mlx_lm": (
         "mlx_diffusiongemma/text.py",
         "mlx_diffusiongemma/answer.py",

@@ -11,6 +11,7 @@ import typer
 
 from mlx_diffusiongemma.cli.chat import chat_command
 from mlx_diffusiongemma.cli.console import describe, is_live, print_error, stderr
+from mlx_diffusiongemma.cli.convert import convert_command
 from mlx_diffusiongemma.cli.generate import generate_command
 from mlx_diffusiongemma.cli.info import info_command
 from mlx_diffusiongemma.errors import DGemmaError
@@ -29,6 +30,7 @@ app = typer.Typer(
 app.command("generate")(generate_command)
 app.command("chat")(chat_command)
 app.command("info")(info_command)
+app.command("convert")(convert_command)
 
 
 def _print_version(wanted: bool) -> None:

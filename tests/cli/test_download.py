@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from mlx_diffusiongemma.cli import console, download
+from mlx_diffusiongemma.cli import byte_progress, console, download
 from mlx_diffusiongemma.hub import DownloadPlan, DownloadProgress
 
 GB = 10**9
@@ -29,7 +29,7 @@ def plan(**changes):
 def clock(monkeypatch):
     """Seconds that pass when the test says so."""
     now = [100.0]
-    monkeypatch.setattr(download.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(byte_progress.time, "monotonic", lambda: now[0])
     return now
 
 

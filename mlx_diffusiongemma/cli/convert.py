@@ -1,0 +1,161 @@
+"""`dgemma-mlx convert`: a checkpoint in, an MLX checkpoint of chosen precision out."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mlx_diffusiongemma import hub_remote
+from mlx_diffusiongemma.backend import NO_BACKEND, has_backend
+from mlx_diffusiongemma.cli import arguments, convert_arguments
+from mlx_diffusiongemma.cli.byte_progress import View, open_view
+from mlx_diffusiongemma.cli.console import print_json, say
+from mlx_diffusiongemma.cli.convert_arguments import RecipeChoice, choose_recipe, parse_size
+from mlx_diffusiongemma.cli.convert_table import plan_lines, report_lines
+from mlx_diffusiongemma.cli.loading import find_model
+from mlx_diffusiongemma.errors import ConfigError
+
+if TYPE_CHECKING:
+    from mlx_diffusiongemma.convert.records import ConversionPlan, Progress
+    from mlx_diffusiongemma.convert.report import ConversionReport
+
+
+def convert_command(
+    source: convert_arguments.SourceArgument = None,
+    hf_path: convert_arguments.HfPath = None,
+    output: convert_arguments.Output = None,
+    recipe: convert_arguments.RecipeName = None,
+    list_recipes: convert_arguments.ListRecipes = False,
+    quantize: convert_arguments.Quantize = False,
+    bits: convert_arguments.Bits = None,
+    group_size: convert_arguments.GroupSize = None,
+    mode: convert_arguments.Mode = None,
+    overrides: convert_arguments.Overrides = None,
+    search: convert_arguments.Search = None,
+    dtype: convert_arguments.OutputDtype = None,
+    dequantize: convert_arguments.Dequantize = False,
+    keep_vision: convert_arguments.KeepVision = True,
+    allow_unknown: convert_arguments.AllowUnknown = False,
+    max_shard_size: convert_arguments.MaxShardSize = "5GB",
+    dry_run: convert_arguments.DryRun = False,
+    verify: convert_arguments.Verify = True,
+    resume: convert_arguments.Resume = False,
+    low_disk: convert_arguments.LowDisk = False,
+    upload_repo: convert_arguments.UploadRepo = None,
+    revision: arguments.Revision = None,
+    as_json: arguments.Json = False,
+    verbose: arguments.Verbose = False,
+) -> None:
+    """Convert SOURCE into the MLX checkpoint DIR.
+
+    By default experts get 4 bits and the rest 8. The result appears when it is complete; an
+    interrupted run goes on with --resume.
+    """
+    packing = (quantize, bits, group_size, mode, tuple(overrides or ()), dtype, search)
+    chosen = choose_recipe(RecipeChoice(recipe, *packing, dequantize=dequantize))
+    max_shard_bytes = parse_size(max_shard_size)
+    name = _one_source(source, hf_path)
+    target = _target(output, dry_run)
+    remote = _open_remote(name, target, revision) if low_disk else None
+    folder = remote.folder if remote else find_model(name, revision)
+
+    from mlx_diffusiongemma.convert.plan import plan
+
+    found = plan(
+        folder,
+        chosen,
+        keep_vision=keep_vision,
+        allow_unknown=allow_unknown,
+        max_shard_bytes=max_shard_bytes,
+        layout="transformers" if dequantize else "mlx",
+    )
+    if dry_run:
+        _show_plan(found, as_json)
+        return
+    done = _carry_out(found, target, name, remote=remote, resume=resume, verify=verify)
+    _show(done, report_lines(done), as_json)
+    if upload_repo:
+        say(f"uploaded to {hub_remote.upload(target, upload_repo)}")
+
+
+def _target(output: str | None, dry_run: bool) -> Path:
+    if output is None and not dry_run:
+        raise ConfigError("there is no --out", hint="name the folder to make, or use --dry-run")
+    return Path(output or "converted").expanduser()
+
+
+def _show_plan(plan: "ConversionPlan", as_json: bool) -> None:
+    from mlx_diffusiongemma.convert.report import report
+
+    planned = report(plan)
+    _show(planned, plan_lines(plan, planned), as_json)
+
+
+def _show(report: "ConversionReport", lines: Iterator[str], as_json: bool) -> None:
+    if as_json:
+        print_json(report.as_fields())
+    else:
+        print("\n".join(lines))
+
+
+def _one_source(source: str | None, hf_path: str | None) -> str:
+    if source and hf_path and source != hf_path:
+        raise ConfigError(
+            f"SOURCE is {source!r} and --hf-path is {hf_path!r}", hint="give one of them"
+        )
+    name = source or hf_path
+    if not name:
+        raise ConfigError("there is no SOURCE", hint="give a folder or a Hub model")
+    return name
+
+
+def _open_remote(name: str, target: Path, revision: str | None) -> hub_remote.Remote:
+    if not has_backend():
+        problem, _, advice = NO_BACKEND.partition(". ")
+        raise ConfigError(problem, hint=advice)
+
+    from mlx_diffusiongemma.convert.conversion import working_folder
+
+    return hub_remote.open_remote(name, working_folder(target), revision=revision)
+
+
+def _carry_out(
+    plan: "ConversionPlan",
+    target: Path,
+    name: str,
+    *,
+    remote: hub_remote.Remote | None,
+    resume: bool,
+    verify: bool,
+) -> "ConversionReport":
+    from mlx_diffusiongemma.convert.conversion import carry_out, hub_name
+
+    with _ProgressView() as view:
+        return carry_out(
+            plan,
+            target,
+            source_name=hub_name(name),
+            remote=remote,
+            progress=view.update,
+            resume=resume,
+            verify=verify,
+        )
+
+
+class _ProgressView:
+    """Opens a view with the first progress, since a resumed run starts in the middle."""
+
+    def __init__(self) -> None:
+        self._view: View | None = None
+
+    def __enter__(self) -> "_ProgressView":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._view:
+            self._view.close()
+
+    def update(self, state: "Progress") -> None:
+        """Show how far it is."""
+        if self._view is None:
+            self._view = open_view(state.total_bytes, state.done_bytes)
+        self._view.update(state.done_bytes, state.tensor)

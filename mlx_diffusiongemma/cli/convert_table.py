@@ -1,0 +1,88 @@
+"""What a conversion will do or did, as lines for people."""
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from mlx_diffusiongemma.hub_cache import format_size
+
+if TYPE_CHECKING:
+    from mlx_diffusiongemma.convert.records import ConversionPlan
+    from mlx_diffusiongemma.convert.report import ConversionReport
+
+
+def plan_lines(plan: "ConversionPlan", report: "ConversionReport") -> Iterator[str]:
+    """The whole plan: every kind of tensor, then the totals."""
+    from mlx_diffusiongemma.convert.report import describe_packing
+
+    yield f"recipe {plan.recipe.name}: {plan.recipe.reason}"
+    yield f"cost: {plan.recipe.cost}"
+    yield ""
+    kinds: dict[tuple[str, str, str, str], list[int]] = {}
+    for tensor in plan.tensors:
+        name = re.sub(r"\.layers\.\d+\.", ".layers.*.", tensor.outputs[0].name)
+        shape = " x ".join(map(str, _shape(tensor.outputs[0].shape, tensor.quantization)))
+        if tensor.tensor_class == "vision":
+            name, shape = "(all of the image side)", ""
+        key = (name, shape, tensor.action, describe_packing(tensor))
+        kinds.setdefault(key, []).append(tensor.nbytes)
+    width = max(len(name) for name, *_ in kinds)
+    yield f"{'tensor':{width}}  {'count':>5}  {'shape':>16}  {'':8}  {'written as':20}  {'size':>9}"
+    for (name, shape, action, packing), sizes in kinds.items():
+        yield (
+            f"{name:{width}}  {len(sizes):>5}  {shape:>16}  {action:8}  {packing:20}  "
+            f"{format_size(sum(sizes)):>9}"
+        )
+    yield ""
+    yield from report_lines(report)
+
+
+def _shape(shape: tuple[int, ...], quantization: object) -> tuple[int, ...]:
+    from mlx_diffusiongemma.quantization import Quantization
+
+    if isinstance(quantization, Quantization):
+        return (*shape[:-1], shape[-1] * 32 // quantization.bits)
+    return shape
+
+
+def report_lines(report: "ConversionReport") -> Iterator[str]:
+    """Classes with bits, bytes and errors, then the totals."""
+    has_errors = any(part.largest_error is not None for part in report.classes)
+    header = f"{'class':17}  {'weights':>14}  {'bits':>5}  {'size':>9}"
+    yield header + (f"  {'largest error':>13}  {'rms error':>9}" if has_errors else "")
+    for part in report.classes:
+        line = (
+            f"{part.name.replace('_', ' '):17}  {part.weights:>14,}  {part.bits_per_weight:>5.3g}  "
+            f"{format_size(part.nbytes):>9}"
+        )
+        if part.largest_error is not None and part.rms_error is not None:
+            line += f"  {part.largest_error:>13.2e}  {part.rms_error:>9.2e}"
+        if part.search_gain is not None:
+            line += f"  search removed {part.search_gain:.0%}"
+        yield line
+    weights = sum(part.weights for part in report.classes if part.name != "vision")
+    yield (
+        f"{'text model':17}  {weights:>14,}  {report.bits_per_weight:>5.3g}  "
+        f"{format_size(report.text_bytes):>9}"
+    )
+    yield ""
+    yield from _totals(report)
+
+
+def _totals(report: "ConversionReport") -> Iterator[str]:
+    skipped = sum(report.skipped.values())
+    yield (
+        f"source tensors: {report.source_tensors} = {report.written} used + {report.merged} merged "
+        f"+ {skipped} skipped"
+    )
+    for reason, count in report.skipped.items():
+        yield f"    skipped {count}: each {reason}"
+    files = f"{len(report.shards)} file" + "s" * (len(report.shards) != 1)
+    yield f"output: {format_size(report.nbytes)} in {files}"
+    yield f"memory: {format_size(report.memory_bytes)} with {report.context} tokens of context"
+    if report.copied:
+        yield f"copied: {', '.join(report.copied)}"
+    if report.missing:
+        yield f"missing in the source: {', '.join(report.missing)}"
+    if report.seconds is not None and report.peak_memory is not None:
+        yield f"took {report.seconds:.0f} s, {format_size(report.peak_memory)} of memory at most"
