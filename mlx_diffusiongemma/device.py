@@ -3,23 +3,21 @@
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 import mlx.core as mx
 
 from mlx_diffusiongemma.checkpoint import TensorInfo
 from mlx_diffusiongemma.config import ModelConfig
 from mlx_diffusiongemma.errors import ConfigError, MemoryNeedError
+from mlx_diffusiongemma.model.diffusion_gemma import PREFILL_CHUNK
+from mlx_diffusiongemma.recipes import RECIPES, Recipe, class_sizes
 
 DTYPES = {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16}
 DEFAULT_CONTEXT = 4096  # tokens that the memory check makes room for when none are asked
 
-# Bits per weight of the experts and of everything else, scales and biases included.
-_RECIPES = (
-    ("8bit", 8.5, 8.5),
-    ("mixed-4-8", 4.5, 8.5),
-    ("mixed-3-8", 3.5, 8.5),
-    ("mixed-2-8", 2.5, 8.5),
-)
+# What to advise when a model does not fit, the closest to the original first.
+_SMALLER = ("8bit", "mixed-4-8", "mixed-3-8", "mixed-2-8")
 
 
 def compute_dtype(config: ModelConfig, name: str | None) -> mx.Dtype:
@@ -28,11 +26,16 @@ def compute_dtype(config: ModelConfig, name: str | None) -> mx.Dtype:
     On a GPU that is what the checkpoint says. On the CPU back-end it is float32: quantised
     products are many times slower in the half types there, and `mx.gather_mm` has no others.
     """
+    check_dtype_name(name)
     if name is None:
         name = "float32" if on_cpu() else config.dtype
-    if name not in DTYPES:
-        raise ConfigError(f"dtype is {name!r}", hint=f"dtype must be one of {', '.join(DTYPES)}")
     return DTYPES[name]
+
+
+def check_dtype_name(name: str | None) -> None:
+    """ConfigError when `name` is neither None nor the name of a dtype to compute in."""
+    if name is not None and name not in DTYPES:
+        raise ConfigError(f"dtype is {name!r}", hint=f"dtype must be one of {', '.join(DTYPES)}")
 
 
 def on_cpu() -> bool:
@@ -41,22 +44,60 @@ def on_cpu() -> bool:
 
 
 def available_memory() -> int:
-    """Bytes a model may take: what Metal recommends, the GPU's own memory, or the RAM."""
+    """Bytes a model may take: what Metal recommends, the GPU's own memory, or the RAM.
+
+    Of the RAM that is what this process may have, where a control group limits it.
+    """
     if not on_cpu():
         info = mx.device_info()
         for key in ("max_recommended_working_set_size", "total_memory", "memory_size"):
             if key in info:
                 return int(info[key])
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min([physical, *cgroup_limits()])
+
+
+def cgroup_limits(root: Path = Path("/")) -> list[int]:
+    """Memory limits in bytes of this process's control groups (v1 and v2) and their parents.
+
+    Empty where there are none: no limit, or not Linux. A v1 group without a limit has one above
+    any memory.
+    """
+    try:
+        groups = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return []
+    files = []
+    for group in groups:  # "4:memory:/docker/1f" in v1, "0::/user.slice" in v2
+        _, controllers, path = group.split(":", 2)
+        if controllers == "":
+            base, name = root / "sys/fs/cgroup", "memory.max"
+        elif "memory" in controllers.split(","):
+            base, name = root / "sys/fs/cgroup/memory", "memory.limit_in_bytes"
+        else:
+            continue
+        folder = base / path.lstrip("/")
+        levels = (folder, *folder.parents)
+        files += [level / name for level in levels if level.is_relative_to(base)]
+    return [limit for limit in map(_read_limit, files) if limit is not None]
+
+
+def _read_limit(path: Path) -> int | None:
+    try:
+        text = path.read_text().strip()
+    except OSError:
+        return None
+    return int(text) if text.isdecimal() else None  # v2 writes "max" for no limit
 
 
 @dataclass(frozen=True)
 class MemoryNeed:
-    """Bytes that a model needs while it runs."""
+    """Bytes that a model needs while it runs; `item_size` is that of the compute dtype."""
 
     weights: int
     caches: int
     working: int
+    item_size: int
 
     @property
     def total(self) -> int:
@@ -69,18 +110,29 @@ def memory_need(
 ) -> MemoryNeed:
     """What a model needs with `context` tokens in its caches, computing in `dtype`."""
     item = dtype.size
-    weights = sum(
-        info.nbytes if info.dtype.startswith("U") else info.size * item for info in tensors
-    )
     caches = 0
     for layer in config.layers:
         tokens = min(context, config.sliding_window) if layer.is_sliding else context
         rows = layer.num_key_value_heads * layer.head_dim
         caches += 2 * rows * (tokens + config.canvas_length) * item
-    # A step holds about four float32 arrays over the vocabulary: logits, scaled logits,
-    # probabilities and the draw.
-    working = 4 * 4 * config.canvas_length * config.vocab_size
-    return MemoryNeed(weights, caches, working)
+    return MemoryNeed(
+        weights=sum(info.memory_bytes(item) for info in tensors),
+        caches=caches,
+        working=_working_bytes(config, item, context),
+        item_size=item,
+    )
+
+
+def _working_bytes(config: ModelConfig, item: int, context: int) -> int:
+    """The larger of the two passes' temporary arrays, those that matter."""
+    # A step: logits, scaled logits, probabilities and the draw, float32 over the vocabulary.
+    step = 4 * 4 * config.canvas_length * config.vocab_size
+    # A chunk of the prompt: attention scores of a full layer, which no fused kernel avoids for its
+    # head size, the experts' inputs and outputs, and an eighth for all that is smaller.
+    chunk = min(context, PREFILL_CHUNK)
+    scores = config.num_attention_heads * chunk * context * item
+    routed = 2 * chunk * config.top_k_experts * config.hidden_size * item
+    return max(step, (scores + routed) * 9 // 8)
 
 
 def check_memory(config: ModelConfig, need: MemoryNeed, available: int) -> None:
@@ -88,7 +140,8 @@ def check_memory(config: ModelConfig, need: MemoryNeed, available: int) -> None:
     if need.total <= available:
         return
     room = available - need.caches - need.working
-    fitting = next((name for name, size in _recipe_sizes(config) if size <= room), None)
+    sizes = {name: recipe_bytes(RECIPES[name], config, need.item_size) for name in _SMALLER}
+    fitting = next((name for name, size in sizes.items() if size <= room), None)
     advice = f"the recipe `{fitting}` would fit" if fitting else "no recipe makes it fit here"
     raise MemoryNeedError(
         f"this model needs {_gb(need.total)} (weights {_gb(need.weights)}, caches "
@@ -97,17 +150,30 @@ def check_memory(config: ModelConfig, need: MemoryNeed, available: int) -> None:
     )
 
 
-def _recipe_sizes(config: ModelConfig) -> Iterable[tuple[str, float]]:
-    layers, hidden = len(config.layers), config.hidden_size
-    experts = 3 * layers * config.num_experts * hidden * config.moe_intermediate_size
-    rest = config.vocab_size * hidden + 3 * (layers + 1) * hidden * config.intermediate_size
-    for layer in config.layers:
-        heads = 2 * config.num_attention_heads + (2 if layer.is_sliding else 1) * (
-            layer.num_key_value_heads
+def check_download(total_bytes: int) -> None:
+    """MemoryNeedError when the files of a model alone are larger than the memory it may take."""
+    available = available_memory()
+    if total_bytes > available:
+        raise MemoryNeedError(
+            f"this model's files take {_gb(total_bytes)} and this device has {_gb(available)}",
+            hint="choose a smaller conversion of it; `--force` downloads it anyway",
         )
-        rest += hidden * layer.head_dim * heads
-    for name, expert_bits, other_bits in _RECIPES:
-        yield name, (experts * expert_bits + rest * other_bits) / 8
+
+
+def recipe_bytes(recipe: Recipe, config: ModelConfig, item_size: int) -> float:
+    """Bytes of the loaded text weights under a recipe; norms and scalars are too few to count.
+
+    More than on disk when the compute dtype is wider than the recipe's.
+    """
+    total = 0.0
+    for name, size in class_sizes(config).items():
+        how = recipe.how.get(name)
+        bits = 8.0 * item_size
+        if how is not None:
+            extra = 2 * bits / how.group_size  # a scale and a bias, cast when they are loaded
+            bits = how.bits + extra if how.has_biases else how.bits_per_weight
+        total += size * bits / 8
+    return total
 
 
 def _gb(size: float) -> str:

@@ -6,7 +6,7 @@ A block is encoded into the KV cache only when another canvas follows. Nothing o
 iterator: closing it at any point leaves no trace for the next generation.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 
 import mlx.core as mx
 
@@ -26,7 +26,7 @@ def generate_blocks(
     settings: SamplerSettings,
     max_tokens: int,
     eos_token_ids: frozenset[int],
-) -> Iterator[PromptProcessed | DenoisingStep | BlockCommitted]:
+) -> Generator[PromptProcessed | DenoisingStep | BlockCommitted, None, None]:
     """Yield the events of one answer; the last `BlockCommitted` says why it ends.
 
     Canvases always have the checkpoint's length; the last block is cut to `max_tokens` exactly.

@@ -66,7 +66,15 @@ def load(
     Raises:
         HubError, CheckpointError, ConfigError, MemoryNeedError: each says what to do.
     """
-    folder = hub.resolve(str(name), revision=revision, progress=progress, on_plan=on_plan)
+    device.check_dtype_name(dtype)
+
+    def announce(plan: hub.DownloadPlan) -> None:
+        if on_plan is not None:
+            on_plan(plan)
+        if not force:  # before an hour of downloading, not after it
+            device.check_download(plan.total_bytes)
+
+    folder = hub.resolve(str(name), revision=revision, progress=progress, on_plan=announce)
     started = time.perf_counter()
     config, generation_config = read_config(folder), read_generation_config(folder)
     model = load_model(folder, dtype=dtype, force=force, max_context=max_context)

@@ -2,11 +2,13 @@
 
 import threading
 from importlib.resources import files
+from types import SimpleNamespace
 
 import mlx.core as mx
 import pytest
 
 import mlx_diffusiongemma as dg
+import mlx_diffusiongemma.runtime
 from mlx_diffusiongemma import (
     BlockCommitted,
     DenoisingStep,
@@ -180,3 +182,23 @@ def test_the_model_alone_needs_no_tokenizer(tmp_path):
     assert logits.dtype == mx.float32
     assert mx.abs(logits).max().item() <= model.config.final_logit_softcapping
     assert model.denoise(canvas, cache, logits).shape == logits.shape
+
+
+def test_a_wrong_dtype_is_refused_before_anything_is_downloaded(monkeypatch):
+    monkeypatch.setattr(dg.runtime.hub, "resolve", lambda *_, **__: pytest.fail("resolved"))
+    with pytest.raises(dg.ConfigError, match="dtype is 'int8'"):
+        dg.load("org/name", dtype="int8")
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_download_larger_than_the_memory_is_refused_before_it_starts(monkeypatch, force):
+    def resolve(name, *, on_plan, **_):
+        on_plan(SimpleNamespace(total_bytes=10**18))
+        raise dg.HubError("downloading")
+
+    told = []
+    monkeypatch.setattr(dg.runtime.hub, "resolve", resolve)
+    expected = dg.HubError if force else dg.MemoryNeedError
+    with pytest.raises(expected):
+        dg.load("org/name", force=force, on_plan=told.append)
+    assert told[0].total_bytes == 10**18
