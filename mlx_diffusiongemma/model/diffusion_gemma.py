@@ -108,6 +108,7 @@ class DiffusionGemma(nn.Module):
         for start in range(0, length, chunk_size):
             hidden = self._prefill_chunk(tokens[:, start : start + chunk_size], cache)
             mx.eval(cache.arrays)
+            mx.clear_cache()  # each chunk sees a longer prefix, so its buffers fit no other
         return hidden
 
     def denoise(
