@@ -34,6 +34,7 @@ from mlx_diffusiongemma.recipes import PACKABLE_CLASSES, Recipe, matches, tensor
 MAX_SHARD_BYTES = 5 * 10**9
 FORMAT = 1  # raised when the same plan would write other bytes than before
 DTYPE_NAMES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}  # safetensors' spelling
+_MIN_WIDTH = 32  # MLX packs rows of a multiple of this many values, whatever the group size
 ITEM_BYTES = {"BF16": 2, "F16": 2, "F32": 4, "U32": 4, "U8": 1}
 
 
@@ -118,7 +119,7 @@ def _check_recipe(recipe: Recipe, parameters: Iterable[SourceParameter]) -> None
         path, width = _module(parameter.name), parameter.shape[-1]
         paths.append(path)
         how = recipe.for_module(path)
-        if how and width % how.group_size:
+        if how and width % max(how.group_size, _MIN_WIDTH):
             problems.setdefault((width, how.group_size), []).append(path)
     if problems:
         shown = (
