@@ -23,6 +23,7 @@ from mlx_diffusiongemma.convert.writer import PARTIAL, WrittenFile, sync_folder
 from mlx_diffusiongemma.errors import ConversionError
 
 _HASHED_AT_ONCE = 8 << 20
+_JOURNAL, _LOCK = "journal.json", "lock"
 
 
 @dataclass(frozen=True)
@@ -83,28 +84,32 @@ class Workspace(AbstractContextManager["Workspace"]):
         self._output = output
         self.folder = output.with_name(output.name + PARTIAL)
         self.result = self.folder / "result"
-        self._journal_path = self.folder / "journal.json"
-        is_interrupted = self._journal_path.exists()
+        self._journal_path = self.folder / _JOURNAL
+        _check_ours(self.folder)
+        journal = Journal.load(self._journal_path) if self._journal_path.exists() else None
         # Killed between the last rename and the removal of the journal: only the latter is left.
-        self.is_renamed = is_interrupted and output.exists() and not self.result.exists()
+        self.is_renamed = journal is not None and output.exists() and not self.result.exists()
         if output.exists() and not (resume and self.is_renamed):
             raise ConversionError(
                 f"`{output}` exists already", hint="name another folder, or remove this one"
             )
-        if is_interrupted and not resume:
-            raise ConversionError(
-                f"`{self.folder}` holds a conversion that was interrupted",
-                hint="`--resume` goes on with it; remove the folder to start again",
-            )
+        if journal and journal.shards:
+            self._check_interrupted(journal, fingerprint, resume=resume)
         self.folder.mkdir(parents=True, exist_ok=True)
         self._lock = _lock(self.folder)
         try:
-            self.journal = self._open_journal(fingerprint, is_interrupted=is_interrupted)
+            self.journal = Journal(fingerprint, journal.shards if journal else {})
+            self.journal.save(self._journal_path)
+            if not self.is_renamed:
+                self.result.mkdir(exist_ok=True)
+                sync_folder(self.folder)
         except BaseException:
             self.__exit__()
             raise
 
     def __exit__(self, *_: object) -> None:
+        if not self.journal.shards and not self.is_renamed:
+            self.remove()
         os.close(self._lock)
 
     def record(self, name: str, shard: FinishedShard) -> None:
@@ -133,25 +138,31 @@ class Workspace(AbstractContextManager["Workspace"]):
         """Remove what is left when the output is in its place."""
         shutil.rmtree(self.folder)
 
-    def _open_journal(self, fingerprint: str, *, is_interrupted: bool) -> Journal:
-        if is_interrupted:
-            journal = Journal.load(self._journal_path)
-            if journal.fingerprint != fingerprint:
-                raise ConversionError(
-                    f"`{self.folder}` holds a conversion with other settings or another source",
-                    hint="use the settings it was started with, or remove the folder",
-                )
-        else:
-            journal = Journal(fingerprint)
-            journal.save(self._journal_path)
-        if not self.is_renamed:
-            self.result.mkdir(exist_ok=True)
-            sync_folder(self.folder)
-        return journal
+    def _check_interrupted(self, journal: Journal, fingerprint: str, *, resume: bool) -> None:
+        if not resume:
+            raise ConversionError(
+                f"`{self.folder}` holds a conversion that was interrupted",
+                hint="`--resume` goes on with it; remove the folder to start again",
+            )
+        if journal.fingerprint != fingerprint:
+            raise ConversionError(
+                f"`{self.folder}` holds a conversion with other settings or another source",
+                hint="use the settings it was started with, or remove the folder",
+            )
+
+
+def _check_ours(folder: Path) -> None:
+    """ConversionError when a conversion did not make this folder, which it removes at the end."""
+    names = {path.name for path in folder.iterdir()} if folder.exists() else set()
+    if _JOURNAL not in names and names - {_LOCK, _JOURNAL + PARTIAL}:
+        raise ConversionError(
+            f"`{folder}` is in the way: a conversion would work there",
+            hint="move it, or name another output",
+        )
 
 
 def _lock(folder: Path) -> int:
-    descriptor = os.open(folder / "lock", os.O_WRONLY | os.O_CREAT, 0o644)
+    descriptor = os.open(folder / _LOCK, os.O_WRONLY | os.O_CREAT, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

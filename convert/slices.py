@@ -56,23 +56,22 @@ class Slice:
 
 @dataclass
 class ErrorSum:
-    """Adds up the errors of slices: float64 sums of what `_measure` gives."""
+    """Adds up the errors of slices, in float64: float32 sums lose four digits on long tensors."""
 
     squares: float = 0.0
     source_squares: float = 0.0
+    nearest_squares: float = 0.0
     largest: float = 0.0
     source_largest: float = 0.0
-    nearest_squares: float = 0.0
 
     def add(self, measured: mx.array) -> None:
-        """Add the five numbers of a slice."""
-        numbers = (float(number) for number in to_bits(measured))
-        squares, source_squares, largest, source_largest, nearest = numbers
-        self.squares += squares
-        self.source_squares += source_squares
-        self.largest = max(self.largest, largest)
-        self.source_largest = max(self.source_largest, source_largest)
-        self.nearest_squares += nearest
+        """Add what `_measure` found in a slice."""
+        squares, source_squares, nearest, largest, source_largest = to_bits(measured)
+        self.squares += float(squares.sum(dtype=np.float64))
+        self.source_squares += float(source_squares.sum(dtype=np.float64))
+        self.nearest_squares += float(nearest.sum(dtype=np.float64))
+        self.largest = max(self.largest, float(largest.max()))
+        self.source_largest = max(self.source_largest, float(source_largest.max()))
 
     def as_error(self, *, is_searched: bool) -> TensorError:
         """The error of the tensor; zero where the source is."""
@@ -137,14 +136,14 @@ def _convert(
 
 
 def _measure(values: mx.array, written: mx.array, nearest: mx.array) -> mx.array:
-    """Squared error, squares, largest error, largest value; squared error of rounding to nearest"""
+    """What `ErrorSum` adds up, for each row: [5, rows]."""
     difference = written - values
     return mx.stack(
         [
-            difference.square().sum(),
-            values.square().sum(),
-            mx.abs(difference).max(),
-            mx.abs(values).max(),
-            (nearest - values).square().sum(),
+            difference.square().sum(axis=-1),
+            values.square().sum(axis=-1),
+            (nearest - values).square().sum(axis=-1),
+            mx.abs(difference).max(axis=-1),
+            mx.abs(values).max(axis=-1),
         ]
     )

@@ -138,17 +138,17 @@ class _File:
 
 def _read_ranges(descriptor: int, path: Path) -> dict[str, tuple[int, int]]:
     try:
-        (length,) = _LENGTH.unpack(os.pread(descriptor, _LENGTH.size, 0))
+        (length,) = _LENGTH.unpack(_pread(descriptor, 0, _LENGTH.size))
         if length > _MAX_HEADER:
             raise ValueError(f"a header of {length} bytes")
-        header = json.loads(os.pread(descriptor, length, _LENGTH.size))
+        header = json.loads(_pread(descriptor, _LENGTH.size, length))
         header.pop("__metadata__", None)
         data = _LENGTH.size + length
         return {
             name: (data + entry["data_offsets"][0], data + entry["data_offsets"][1])
             for name, entry in header.items()
         }
-    except (struct.error, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+    except (OSError, struct.error, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(
             f"`{path}` has no safetensors header: {error}", hint="fetch this file again"
         ) from None
@@ -164,23 +164,27 @@ def _numpy_dtype(info: TensorInfo) -> np.dtype:
 
 
 def _read(descriptor: int, offset: int, size: int, info: TensorInfo) -> bytes:
-    """`size` bytes of the file; one call may return less than it was asked for."""
+    try:
+        data = _pread(descriptor, offset, size)
+    except OSError as error:
+        raise CheckpointError(
+            f"tensor `{info.name}` of `{info.file}` cannot be read: {error.strerror}",
+            hint="is the disk still there, and healthy?",
+        ) from None
+    if len(data) < size:
+        raise CheckpointError(
+            f"`{info.file}` is cut short inside of tensor `{info.name}`: it ends "
+            f"{size - len(data)} bytes too early",
+            hint="fetch this file again",
+        )
+    return data
+
+
+def _pread(descriptor: int, offset: int, size: int) -> bytes:
+    """`size` bytes, fewer only at the end of the file; one call may return less than it could."""
     parts: list[bytes] = []
     missing = size
-    while missing:
-        try:
-            part = os.pread(descriptor, missing, offset + size - missing)
-        except OSError as error:
-            raise CheckpointError(
-                f"tensor `{info.name}` of `{info.file}` cannot be read: {error.strerror}",
-                hint="is the disk still there, and healthy?",
-            ) from None
-        if not part:
-            raise CheckpointError(
-                f"`{info.file}` is cut short inside of tensor `{info.name}`: it ends "
-                f"{missing} bytes too early",
-                hint="fetch this file again",
-            )
+    while missing and (part := os.pread(descriptor, missing, offset + size - missing)):
         parts.append(part)
         missing -= len(part)
     return parts[0] if len(parts) == 1 else b"".join(parts)

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import mlx.core as mx
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
@@ -112,8 +113,9 @@ def _check_row(sample: Sample, path: Path, file: Source) -> None:
     parts = [
         to_array(part, output.dtype) for part, output in zip(bits, tensor.outputs, strict=True)
     ]
-    values = to_bits(unpack(parts, tensor.quantization)) if tensor.quantization else parts[0]
-    error = np.square(np.array(values, np.float32) - sample.source).sum(dtype=np.float64)
+    how = tensor.quantization
+    values = to_bits(unpack(parts, how) if how else parts[0].astype(mx.float32))
+    error = np.square(values - sample.source).sum(dtype=np.float64)
     if error > np.square(sample.source).sum(dtype=np.float64):
         raise ConversionError(
             f"row {sample.row} of `{tensor.parameter}` in `{path}` is further from the source "
