@@ -12,20 +12,25 @@ from pathlib import Path
 from typing import Any
 
 from mlx_diffusiongemma.errors import CheckpointError, ConfigError
+from mlx_diffusiongemma.fields import choice, integer, number, section, token_ids
 from mlx_diffusiongemma.options import SamplerSettings
 from mlx_diffusiongemma.quantization import QuantizationTable
 
 _SLIDING, _FULL = "sliding_attention", "full_attention"
-_ROPE = {
+_ROPE: dict[str, dict[str, Any]] = {
     _SLIDING: {"rope_type": "default", "rope_theta": 10_000.0},
     _FULL: {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1_000_000.0},
 }
-# Values for which the reference has another computation, which this runtime does not have.
+_IMAGE_TOKENS = {"image_token_id": 258_880, "boi_token_id": 255_999, "eoi_token_id": 258_882}
+# The names a config.json may give to the dtype of its weights.
+DTYPES = ("float32", "float16", "bfloat16")
+# Values for which the reference has another computation, which this runtime does not have. The
+# first one is what an absent key means.
 _FIXED = {
     "hidden_activation": ("gelu_pytorch_tanh",),
     "attention_bias": (False,),
     "tie_word_embeddings": (True,),
-    "use_bidirectional_attention": ("vision", None),
+    "use_bidirectional_attention": ("vision",),
 }
 
 
@@ -106,8 +111,12 @@ def read_json(path: Path) -> dict[str, Any]:
             f"`{path}` does not exist",
             hint="a checkpoint folder holds config.json and *.safetensors",
         ) from None
+    except OSError as error:
+        raise CheckpointError(f"`{path}` cannot be read: {error.strerror}") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"`{path}` is not valid JSON: {error}") from None
+        raise CheckpointError(
+            f"`{path}` is not valid JSON: {error}", hint="fetch this file again"
+        ) from None
     if not isinstance(values, dict):
         raise CheckpointError(f"`{path}` holds a JSON {type(values).__name__}, not an object")
     return values
@@ -126,105 +135,131 @@ def read_generation_config(folder: Path) -> GenerationConfig:
     path = folder / "generation_config.json"
     values = read_json(path) if path.exists() else {}
     config = read_json(folder / "config.json")
-    eos = values.get("eos_token_id")
-    if eos is None:
-        eos = config.get("eos_token_id")
-    if eos is None:
-        eos = config.get("text_config", {}).get("eos_token_id")
-    ids = eos if isinstance(eos, list) else [] if eos is None else [eos]
-    return GenerationConfig(SamplerSettings.from_generation_config(values), frozenset(ids))
+    places = (values, config, config.get("text_config") or {})
+    ends = (token_ids(place, "eos_token_id") for place in places if isinstance(place, Mapping))
+    return GenerationConfig(
+        sampler=SamplerSettings.from_generation_config(values),
+        eos_token_ids=next(filter(None, ends), frozenset()),
+    )
 
 
 def parse_config(values: Mapping[str, Any]) -> ModelConfig:
     """Turn the object of a config.json into a `ModelConfig`; ConfigError names what is wrong."""
     if values.get("model_type") != "diffusion_gemma":
         raise ConfigError(
-            f"config.json says model_type {values.get('model_type')!r}",
+            f"the checkpoint says model_type {values.get('model_type')!r}",
             hint="this runtime reads checkpoints of model_type 'diffusion_gemma' only",
         )
     text = values.get("text_config")
     if not isinstance(text, Mapping):
         raise ConfigError("config.json has no `text_config` object")
     for name, allowed in _FIXED.items():
-        value = text.get(name, allowed[0])
-        if value not in allowed or (name in values and values[name] not in allowed):
-            raise ConfigError(
-                f"{name} is {value!r}", hint=f"this runtime supports {name}={allowed[0]!r} only"
-            )
-    images = (values.get(name) for name in ("image_token_id", "boi_token_id", "eoi_token_id"))
+        for place in (text, values):
+            value = place.get(name)
+            if value not in allowed and value is not None:
+                raise ConfigError(
+                    f"the checkpoint says {name} {value!r}",
+                    hint=f"this runtime supports {name} {allowed[0]!r} only",
+                )
+    images = (token_ids(values, name, default) for name, default in _IMAGE_TOKENS.items())
     return ModelConfig(
-        vocab_size=_integer(text, "vocab_size"),
-        hidden_size=_integer(text, "hidden_size"),
-        intermediate_size=_integer(text, "intermediate_size"),
-        num_attention_heads=_integer(text, "num_attention_heads"),
-        sliding_window=_integer(text, "sliding_window"),
-        num_experts=_integer(text, "num_experts"),
-        top_k_experts=_integer(text, "top_k_experts"),
-        moe_intermediate_size=_integer(text, "moe_intermediate_size"),
-        rms_norm_eps=float(text.get("rms_norm_eps", 1e-6)),
-        final_logit_softcapping=float(text.get("final_logit_softcapping", 30.0)),
-        max_position_embeddings=_integer(text, "max_position_embeddings", 131_072),
-        canvas_length=_integer(values, "canvas_length", 256),
+        vocab_size=integer(text, "vocab_size"),
+        hidden_size=integer(text, "hidden_size"),
+        intermediate_size=integer(text, "intermediate_size"),
+        num_attention_heads=integer(text, "num_attention_heads"),
+        sliding_window=integer(text, "sliding_window"),
+        num_experts=integer(text, "num_experts"),
+        top_k_experts=integer(text, "top_k_experts"),
+        moe_intermediate_size=integer(text, "moe_intermediate_size"),
+        rms_norm_eps=number(text, "rms_norm_eps", 1e-6),
+        final_logit_softcapping=number(text, "final_logit_softcapping", 30.0),
+        max_position_embeddings=integer(text, "max_position_embeddings", 131_072),
+        canvas_length=integer(values, "canvas_length", 256),
         layers=_layers(text),
         quantization=QuantizationTable.from_config(
             values.get("quantization") or values.get("quantization_config")
         ),
-        image_token_ids=frozenset(token for token in images if token is not None),
+        image_token_ids=frozenset().union(*images),
         has_vision=bool(values.get("vision_config")),
-        dtype=str(values.get("dtype") or text.get("dtype") or "bfloat16"),
+        dtype=choice(
+            values if values.get("dtype") is not None else text, "dtype", DTYPES, default="bfloat16"
+        ),
     )
 
 
-def _integer(values: Mapping[str, Any], name: str, default: int | None = None) -> int:
-    value = values.get(name)
-    value = default if value is None else value
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ConfigError(
-            f"config.json says {name} {value!r}", hint=f"{name} must be an integer of 1 or more"
-        )
-    return value
-
-
 def _layers(text: Mapping[str, Any]) -> tuple[LayerConfig, ...]:
-    count = _integer(text, "num_hidden_layers")
+    count = integer(text, "num_hidden_layers")
     types = text.get("layer_types")
     if types is None:  # the reference's pattern: five sliding layers, then a full one
         types = [_FULL if (index + 1) % 6 == 0 else _SLIDING for index in range(count)]
-    if len(types) != count or not set(types) <= {_SLIDING, _FULL}:
+    if not isinstance(types, list) or any(kind not in (_SLIDING, _FULL) for kind in types):
         raise ConfigError(
-            f"layer_types has {len(types)} entries {sorted(set(types))} for {count} layers",
-            hint=f"it must name {_SLIDING!r} or {_FULL!r} once for every layer",
+            f"the checkpoint says layer_types {types!r}",
+            hint=f"it must be a list of {_SLIDING!r} and {_FULL!r}",
+        )
+    if len(types) != count:
+        raise ConfigError(
+            f"layer_types has {len(types)} entries and num_hidden_layers is {count}",
+            hint="it must name a kind for every layer",
         )
     types = [*types[:-1], _FULL]  # the reference makes the last layer full whatever it says
-    return tuple(_layer(text, index, kind) for index, kind in enumerate(types))
+    own = _per_layer(text, count)
+    rope = section(text, "rope_parameters") or _ROPE
+    return tuple(
+        _layer(text, kind, own=None if own is None else own.get(index, {}), rope=rope)
+        for index, kind in enumerate(types)
+    )
 
 
-def _layer(text: Mapping[str, Any], index: int, kind: str) -> LayerConfig:
-    head_dim = _integer(text, "head_dim", 256)
-    kv_heads = _integer(text, "num_key_value_heads", 4)
-    per_layer = text.get("per_layer_config")
-    if per_layer is not None:
-        own = per_layer.get(str(index), per_layer.get(kind, {}))
-        head_dim = _integer(own, "head_dim", head_dim)
-        kv_heads = _integer(own, "num_key_value_heads", kv_heads)
+def _per_layer(text: Mapping[str, Any], count: int) -> dict[int, Mapping[str, Any]] | None:
+    """`per_layer_config` by layer; transformers writes the keys as "5" or "05"."""
+    values = section(text, "per_layer_config")
+    if values is None:
+        return None
+    layers = {}
+    for key in values:
+        index = int(key) if key.isdecimal() else count
+        own = section(values, key) or {}
+        if index >= count or not set(own) <= {"head_dim", "num_key_value_heads"}:
+            raise ConfigError(
+                f"per_layer_config has {key!r}: {dict(own)!r}",
+                hint=f"it gives layers 0 to {count - 1} a head_dim and num_key_value_heads",
+            )
+        layers[index] = own
+    return layers
+
+
+def _layer(
+    text: Mapping[str, Any],
+    kind: str,
+    *,
+    own: Mapping[str, Any] | None,
+    rope: Mapping[str, Any],
+) -> LayerConfig:
+    head_dim = integer(text, "head_dim", 256)
+    kv_heads = integer(text, "num_key_value_heads", 4)
+    if own is not None:
+        head_dim = integer(own, "head_dim", head_dim)
+        kv_heads = integer(own, "num_key_value_heads", kv_heads)
     elif kind == _FULL:
-        head_dim = _integer(text, "global_head_dim", 512)
-        kv_heads = _integer(text, "num_global_key_value_heads", kv_heads)
-    rope = (text.get("rope_parameters") or _ROPE).get(kind) or _ROPE[kind]
+        head_dim = integer(text, "global_head_dim", 512)
+        kv_heads = integer(text, "num_global_key_value_heads", kv_heads)
+    rotary = section(rope, kind) or _ROPE[kind]
     return LayerConfig(
         is_sliding=kind == _SLIDING,
         head_dim=head_dim,
         num_key_value_heads=kv_heads,
-        rope_theta=float(rope.get("rope_theta") or _ROPE[kind]["rope_theta"]),
-        rotary_pairs=_rotary_pairs(rope, head_dim, kind),
+        rope_theta=number(rotary, "rope_theta", _ROPE[kind]["rope_theta"]),
+        rotary_pairs=_rotary_pairs(rotary, head_dim, kind),
     )
 
 
 def _rotary_pairs(rope: Mapping[str, Any], head_dim: int, kind: str) -> int:
-    rope_type, factor = rope.get("rope_type", "default"), rope.get("partial_rotary_factor")
-    if rope_type == "proportional" and rope.get("factor") in (None, 1.0):
-        return int((1.0 if factor is None else factor) * head_dim // 2)
-    if rope_type == "default" and factor in (None, 1.0):
+    rope_type = rope.get("rope_type", "default")
+    factor = number(rope, "partial_rotary_factor", 1.0)
+    if rope_type == "proportional" and factor <= 1 and rope.get("factor") in (None, 1):
+        return int(factor * head_dim // 2)
+    if rope_type == "default" and factor == 1:
         return head_dim // 2
     raise ConfigError(
         f"rope_parameters of {kind} are {dict(rope)}",
