@@ -6,7 +6,7 @@ Both are frozen and validated when they are made; nothing checks them again.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -51,11 +51,12 @@ _RANGES = {
 }
 
 
-def _check_ranges(settings: object) -> None:
-    for name, allowed in _RANGES.items():
-        value = vars(settings).get(name)
-        if value is not None:
-            allowed.check(name, value)
+def _check_ranges(settings: "SamplerSettings | GenerationOptions") -> None:
+    for setting in fields(settings):
+        value = vars(settings)[setting.name]
+        is_unset = value is None and setting.default is None
+        if setting.name in _RANGES and not is_unset:
+            _RANGES[setting.name].check(setting.name, value)
     t_min, t_max = vars(settings)["t_min"], vars(settings)["t_max"]
     if t_min is not None and t_max is not None and t_min >= t_max:
         raise ConfigError(
@@ -93,15 +94,20 @@ class SamplerSettings:
     @classmethod
     def from_generation_config(cls, values: Mapping[str, Any]) -> "SamplerSettings":
         """Read the keys of a generation_config.json; absent and null keys take the defaults."""
-        sampler = values.get("sampler_config") or {}
-        if not isinstance(sampler, Mapping) or sampler.get("_cls_name", _SAMPLER) != _SAMPLER:
+        sampler = values.get("sampler_config")
+        sampler = {} if sampler is None else sampler
+        known = isinstance(sampler, Mapping) and sampler.get("_cls_name") in (None, _SAMPLER)
+        if not known:
             raise ConfigError(
                 f"generation_config.json asks for the sampler {sampler!r}",
                 hint=f"this runtime implements {_SAMPLER}; remove `sampler_config` to use it",
             )
         given = {field.name: values.get(field.name) for field in fields(cls)}
         given["entropy_bound"] = sampler.get("entropy_bound")
-        return cls(**{name: value for name, value in given.items() if value is not None})
+        try:
+            return cls(**{name: value for name, value in given.items() if value is not None})
+        except ConfigError as error:
+            raise ConfigError(f"in generation_config.json {error}", hint=error.hint) from None
 
     def with_options(self, options: "GenerationOptions") -> "SamplerSettings":
         """These settings, with whatever the caller asked for in their place."""
@@ -140,7 +146,12 @@ class GenerationOptions:
 
     def __post_init__(self) -> None:
         _check_ranges(self)
-        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+        is_one = isinstance(self.stop, str) or not isinstance(self.stop, Iterable)
+        stop = (self.stop,) if is_one else tuple(self.stop)
         if not all(isinstance(text, str) and text for text in stop):
-            raise ConfigError(f"stop is {stop!r}", hint="every stop string must hold some text")
+            raise ConfigError(f"stop is {self.stop!r}", hint="stop must be strings with some text")
         object.__setattr__(self, "stop", stop)
+        if self.thinking not in (None, True, False):
+            raise ConfigError(
+                f"thinking is {self.thinking!r}", hint="thinking must be True, False or None"
+            )
