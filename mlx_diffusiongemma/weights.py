@@ -1,7 +1,7 @@
 """Load a checkpoint into the model, strictly: every tensor used once, nothing left random."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
 
 import mlx.core as mx
@@ -10,94 +10,164 @@ from mlx.utils import tree_flatten
 
 from mlx_diffusiongemma.checkpoint import TensorInfo, TensorPlan, plan_tensors, read_tensors
 from mlx_diffusiongemma.config import ModelConfig
-from mlx_diffusiongemma.errors import CheckpointError
+from mlx_diffusiongemma.device import on_cpu
+from mlx_diffusiongemma.errors import CheckpointError, ConfigError
 from mlx_diffusiongemma.model import DiffusionGemma
+from mlx_diffusiongemma.model.experts import ExpertLinear
+from mlx_diffusiongemma.quantization import Quantization
 
 _log = logging.getLogger(__name__)
-_FLOATS = ("BF16", "F16", "F32")
+_PACKABLE = (nn.Linear, nn.Embedding, ExpertLinear)
 _SHOWN = 5  # problems listed in one error
+_SLICE_BYTES = 256 << 20  # of a file that are read and cast at a time
 
 
 def load_weights(config: ModelConfig, folder: Path, dtype: mx.Dtype) -> DiffusionGemma:
     """Build the model of `config` from the safetensors files of `folder`.
 
     Floating-point tensors, scales and biases become `dtype`, once; packed weights stay packed.
-    CheckpointError lists what is missing, unknown, of the wrong shape or of the wrong dtype.
+    Beside the model itself this takes the memory of one slice of a file, or of its largest tensor.
+
+    CheckpointError lists what is missing, unknown, of the wrong shape or of the wrong dtype;
+    ConfigError when this device cannot compute the model in `dtype`.
     """
     plan = plan_tensors(read_tensors(folder))
     model = DiffusionGemma(config)
-    quantized = _quantized_modules(config, plan)
-    nn.quantize(model, class_predicate=lambda path, _: quantized.get(path, False))
+    packed, flawed = _packed_modules(config, plan, model)
+    nn.quantize(model, class_predicate=lambda path, _: packed.get(path, False))
     expected = dict(tree_flatten(model.parameters()))
-    _check(plan, expected, quantized, folder)
+    problems = [*flawed.values(), *_differences(plan, expected, without=flawed)]
+    if problems:
+        raise CheckpointError(
+            f"`{folder}` does not fit its config.json: {_first_of(problems)}",
+            hint="is this a whole DiffusionGemma checkpoint with its own config.json?",
+        )
+    _check_dtype(model, dtype)
     for why, tensors in plan.left_out.items():
         _log.info("left out %d %s tensors of `%s`", len(tensors), why, folder)
-    by_file: dict[Path, dict[str, str]] = {}
-    for parameter, info in plan.used.items():
-        by_file.setdefault(info.file, {})[info.name] = parameter
-    for file, names in by_file.items():
+    for file, parameters in _slices(plan):
         arrays = mx.load(str(file))
         assert isinstance(arrays, dict)
-        cast = [(names[name], _cast(arrays[name], dtype)) for name in names]
+        cast = [(parameter, _cast(arrays[name], dtype)) for parameter, name in parameters.items()]
         del arrays
-        model.load_weights(cast, strict=False)
         mx.eval([array for _, array in cast])
+        model.load_weights(cast, strict=False)
     model.eval()
     return model
+
+
+def _slices(plan: TensorPlan) -> Iterator[tuple[Path, dict[str, str]]]:
+    """Files, in pieces: (file, parameter name -> tensor name)."""
+    by_file: dict[Path, list[tuple[str, TensorInfo]]] = {}
+    for parameter, info in plan.used.items():
+        by_file.setdefault(info.file, []).append((parameter, info))
+    for file, tensors in by_file.items():
+        piece: dict[str, str] = {}
+        nbytes = 0
+        for parameter, info in tensors:
+            if piece and nbytes + info.nbytes > _SLICE_BYTES:
+                yield file, piece
+                piece, nbytes = {}, 0
+            piece[parameter] = info.name
+            nbytes += info.nbytes
+        yield file, piece
 
 
 def _cast(array: mx.array, dtype: mx.Dtype) -> mx.array:
     return array.astype(dtype) if mx.issubdtype(array.dtype, mx.floating) else array
 
 
-def _quantized_modules(config: ModelConfig, plan: TensorPlan) -> dict[str, dict]:
-    """Module path -> arguments of `to_quantized`, for every module with scales in the file."""
-    modules: dict[str, dict] = {}
-    for parameter in plan.used:
-        path, _, leaf = parameter.rpartition(".")
-        if leaf != "scales":
-            continue
-        how = config.quantization.for_module(path)
-        if how is None:
-            raise CheckpointError(
-                f"`{path}` is quantised, but config.json does not say how",
-                hint="config.json needs a `quantization` table that covers it",
-            )
-        modules[path] = {"group_size": how.group_size, "bits": how.bits, "mode": how.mode}
-    return modules
-
-
-def _check(
-    plan: TensorPlan,
-    expected: Mapping[str, mx.array],
-    quantized: Mapping[str, dict],
-    folder: Path,
-) -> None:
-    problems = [f"missing `{name}`" for name in expected if name not in plan.used]
-    problems += [f"unknown `{info.name}`" for info in plan.unknown]
-    problems += [
-        f"unknown `{info.name}`" for name, info in plan.used.items() if name not in expected
-    ]
-    for name, array in expected.items():
-        if info := plan.used.get(name):
-            problems += _mismatches(info, array, quantized.get(name.rpartition(".")[0]))
-    if problems:
-        more = f"; and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
-        raise CheckpointError(
-            f"`{folder}` does not fit its config.json: {'; '.join(problems[:_SHOWN])}{more}",
-            hint="is this a whole DiffusionGemma checkpoint with its own config.json?",
+def _check_dtype(model: DiffusionGemma, dtype: mx.Dtype) -> None:
+    """MLX's CPU back-end multiplies by dense experts (`mx.gather_mm`) in float32 only."""
+    is_dense = any(isinstance(module, ExpertLinear) for module in model.modules())
+    if is_dense and on_cpu() and dtype != mx.float32:
+        name = str(dtype).removeprefix("mlx.core.")
+        raise ConfigError(
+            f"dtype is {name!r}, and MLX has no product with unquantised experts in it on the CPU",
+            hint="use `--dtype float32`, or a quantised checkpoint",
         )
 
 
-def _mismatches(info: TensorInfo, array: mx.array, quantized: Mapping | None) -> list[str]:
-    problems = []
+def _packed_modules(
+    config: ModelConfig, plan: TensorPlan, model: DiffusionGemma
+) -> tuple[dict[str, dict], dict[str, str]]:
+    """The modules with scales in the file.
+
+    Returns module path -> arguments of `to_quantized`, and module path -> what is wrong for those
+    that are not packed as config.json says.
+    """
+    packed: dict[str, dict] = {}
+    flawed: dict[str, str] = {}
+    unexplained = []
+    modules = dict(model.named_modules())
+    for parameter in plan.used:
+        path, _, leaf = parameter.rpartition(".")
+        module = modules.get(path)
+        if leaf != "scales" or not isinstance(module, _PACKABLE):
+            continue
+        how = config.quantization.for_module(path)
+        if how is None:
+            unexplained.append(f"`{path}`")
+        elif problem := _packing_problem(path, module.weight.shape, how, plan):
+            flawed[path] = problem
+        else:
+            packed[path] = {"group_size": how.group_size, "bits": how.bits, "mode": how.mode}
+    if unexplained:
+        raise CheckpointError(
+            f"config.json does not say how these are quantised: {_first_of(unexplained)}",
+            hint="it needs a `quantization` table that covers every module with scales",
+        )
+    return packed, flawed
+
+
+def _packing_problem(
+    path: str, shape: tuple[int, ...], how: Quantization, plan: TensorPlan
+) -> str | None:
+    """What is wrong with the packed tensors of a weight of `shape`; a missing one is not."""
+    *rows, columns = shape
+    if columns % how.group_size:
+        return f"`{path}` has rows of {columns} values, which no groups of {how.group_size} fill"
+    groups = (*rows, columns // how.group_size)
+    expected = {"weight": (*rows, columns * how.bits // 32), "scales": groups}
+    if how.has_biases:
+        expected["biases"] = groups
+    parts = {leaf: plan.used.get(f"{path}.{leaf}") for leaf in ("weight", "scales", "biases")}
+    shapes = {leaf: info.shape for leaf, info in parts.items() if info is not None}
+    fits = all(expected.get(leaf) == shape for leaf, shape in shapes.items())
+    if fits and plan.used[f"{path}.scales"].is_float == how.has_biases:
+        return None
+    told = ", ".join(
+        f"{info.dtype} {leaf} {list(info.shape)}" for leaf, info in parts.items() if info
+    )
+    return f"`{path}` has {told}, which is not {how}"
+
+
+def _differences(
+    plan: TensorPlan, expected: Mapping[str, mx.array], *, without: Container[str]
+) -> list[str]:
+    """Where the tensors of the files differ from the parameters, but for some modules."""
+    problems = [f"missing `{name}`" for name in expected if name not in plan.used]
+    unknown = [info.name for info in plan.unknown]
+    for name, info in plan.used.items():
+        if name.rpartition(".")[0] in without:
+            continue
+        if name in expected:
+            problems += _mismatches(info, expected[name])
+        else:
+            unknown.append(info.name)
+    return problems + [f"unknown `{name}`" for name in unknown]
+
+
+def _mismatches(info: TensorInfo, array: mx.array) -> Iterator[str]:
     if info.shape != array.shape:
-        problems.append(f"`{info.name}` has shape {list(info.shape)}, not {list(array.shape)}")
-    allowed = _FLOATS
-    if quantized is not None and array.dtype == mx.uint32:
-        allowed = ("U32",)
-    elif quantized is not None and array.dtype == mx.uint8:
-        allowed = ("U8",)
-    if info.dtype not in allowed:
-        problems.append(f"`{info.name}` has dtype {info.dtype}, not {' or '.join(allowed)}")
-    return problems
+        yield f"`{info.name}` has shape {list(info.shape)}, not {list(array.shape)}"
+    packed = {mx.uint32: "U32", mx.uint8: "U8"}.get(array.dtype)
+    if packed and info.dtype != packed:
+        yield f"`{info.name}` has dtype {info.dtype}, not {packed}"
+    if not packed and not info.is_float:
+        yield f"`{info.name}` has dtype {info.dtype}, not BF16, F16 or F32"
+
+
+def _first_of(problems: list[str]) -> str:
+    more = f"; and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
+    return "; ".join(problems[:_SHOWN]) + more

@@ -19,3 +19,11 @@ REPLAYED_ENTROPY = 2e-3
 
 # Largest error against mlx-vlm, as a share of the largest logit, both in float32; we measure 4e-7.
 QUANTIZED_RELATIVE = 1e-3
+
+# Largest error of a packed model against the model of the numbers it stands for, as a share of the
+# largest value, both in float32; we measure 2e-6.
+DEQUANTIZED = 2e-5
+
+# The same in half precision, as a share of the standard deviation. Random weights amplify
+# rounding; we measure a third of these, and unrelated numbers make 1.4.
+HALF_PRECISION = {"float16": 0.1, "bfloat16": 0.5}
