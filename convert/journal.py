@@ -135,8 +135,13 @@ class Workspace(AbstractContextManager["Workspace"]):
         self.is_renamed = True
 
     def remove(self) -> None:
-        """Remove what is left when the output is in its place."""
-        shutil.rmtree(self.folder)
+        """Remove the folder; the journal last, so that whatever is left of it explains itself."""
+        for path in sorted(self.folder.iterdir(), key=lambda path: path.name == _JOURNAL):
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+        self.folder.rmdir()
 
     def _check_interrupted(self, journal: Journal, fingerprint: str, *, resume: bool) -> None:
         if not resume:
