@@ -16,6 +16,9 @@ from mlx_diffusiongemma.recipes import RECIPES, Recipe, class_sizes
 DTYPES = {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16}
 DEFAULT_CONTEXT = 4096  # tokens that the memory check makes room for when none are asked
 
+# Float32 arrays over canvas and vocabulary that a step holds at its peak, measured: logits, scaled
+# logits, those of the step before, probabilities, the draw.
+_STEP_ARRAYS = 5.5
 # What to advise when a model does not fit, the closest to the original first.
 _SMALLER = ("8bit", "mixed-4-8", "mixed-3-8", "mixed-2-8")
 
@@ -108,7 +111,15 @@ class MemoryNeed:
 def memory_need(
     config: ModelConfig, tensors: Iterable[TensorInfo], dtype: mx.Dtype, context: int
 ) -> MemoryNeed:
-    """What a model needs with `context` tokens in its caches, computing in `dtype`."""
+    """What a model needs with `context` tokens in its caches, computing in `dtype`.
+
+    A context longer than the model's own counts as that one. ConfigError when it is no length.
+    """
+    if isinstance(context, bool) or not isinstance(context, int) or context < 1:
+        raise ConfigError(
+            f"max_context is {context!r}", hint="max_context must be an integer of 1 or more"
+        )
+    context = min(context, config.max_position_embeddings)
     item = dtype.size
     caches = 0
     for layer in config.layers:
@@ -125,14 +136,15 @@ def memory_need(
 
 def _working_bytes(config: ModelConfig, item: int, context: int) -> int:
     """The larger of the two passes' temporary arrays, those that matter."""
-    # A step: logits, scaled logits, probabilities and the draw, float32 over the vocabulary.
-    step = 4 * 4 * config.canvas_length * config.vocab_size
-    # A chunk of the prompt: attention scores of a full layer, which no fused kernel avoids for its
-    # head size, the experts' inputs and outputs, and an eighth for all that is smaller.
+    step = int(_STEP_ARRAYS * 4 * config.canvas_length * config.vocab_size)
+    # A chunk of the prompt in a full layer: attention scores, which no fused kernel avoids for its
+    # head size; the queries in eight forms; the experts' inputs and outputs.
     chunk = min(context, PREFILL_CHUNK)
-    scores = config.num_attention_heads * chunk * context * item
-    routed = 2 * chunk * config.top_k_experts * config.hidden_size * item
-    return max(step, (scores + routed) * 9 // 8)
+    heads = config.num_attention_heads
+    scores = heads * chunk * context
+    queries = 8 * chunk * heads * max(layer.head_dim for layer in config.layers)
+    routed = 2 * chunk * config.top_k_experts * config.hidden_size
+    return max(step, (scores + queries + routed) * item)
 
 
 def check_memory(config: ModelConfig, need: MemoryNeed, available: int) -> None:

@@ -101,6 +101,11 @@ def test_what_is_not_loaded_is_told_by_reason(tmp_path, released):
     assert parameters(summary) == EXPECTED
 
 
+def test_a_file_that_holds_nothing_but_unknown_tensors_counts(tmp_path, released):
+    folder = tiny.write_checkpoint(tmp_path, VALUES, released, {"surprise": mx.zeros((1,))})
+    assert summarise(folder).files == 2
+
+
 def test_nothing_but_headers_is_read(tmp_path, released, monkeypatch):
     monkeypatch.setattr(mx, "load", None)
     folder = tiny.write_checkpoint(tmp_path, VALUES, released)

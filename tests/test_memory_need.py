@@ -1,0 +1,205 @@
+"""The memory a model needs, and what to do when there is too little."""
+
+from importlib.resources import files
+from pathlib import Path
+
+import mlx.core as mx
+import pytest
+import tiny
+
+from mlx_diffusiongemma import device
+from mlx_diffusiongemma.checkpoint import TensorInfo, plan_tensors, read_tensors
+from mlx_diffusiongemma.config import parse_config, read_config
+from mlx_diffusiongemma.draws import SeededDraws
+from mlx_diffusiongemma.errors import ConfigError, MemoryNeedError
+from mlx_diffusiongemma.events import BlockCommitted
+from mlx_diffusiongemma.generation import generate_blocks
+from mlx_diffusiongemma.model import DiffusionGemma
+from mlx_diffusiongemma.options import SamplerSettings
+from mlx_diffusiongemma.recipes import RECIPES
+from mlx_diffusiongemma.runtime import load_model
+
+RELEASED = parse_config(tiny.released_values())
+DEMO = Path(str(files("mlx_diffusiongemma") / "demo"))
+GB = 10**9
+# Bytes of caches at 4096 tokens in a two-byte dtype, by hand: 25 sliding layers hold their window
+# and a canvas, 5 full ones everything.
+CACHES = 25 * 2 * 8 * 256 * (1024 + 256) * 2 + 5 * 2 * 2 * 512 * (4096 + 256) * 2
+STEP = 4 * 256 * 262_144 * 11 // 2
+
+
+def weights(*shapes, dtype="BF16"):
+    return [TensorInfo("w", Path(), shape, dtype) for shape in shapes]
+
+
+@pytest.fixture
+def cpu():
+    """Compute on the CPU: GPU kernels have other temporary arrays."""
+    before = mx.default_device()
+    mx.set_default_device(mx.cpu)
+    yield
+    mx.set_default_device(before)
+
+
+def test_the_need_by_hand():
+    need = device.memory_need(RELEASED, weights((1000, 1000)), mx.bfloat16, 4096)
+    assert (need.weights, need.caches, need.working) == (2_000_000, CACHES, STEP)
+    assert need.total == 2_000_000 + CACHES + STEP
+
+
+def test_floats_take_the_compute_dtype_and_packed_weights_stay():
+    tensors = weights((10, 10)) + weights((10, 10), dtype="U32") + weights((10, 10), dtype="U8")
+    for dtype, size in ((mx.float32, 4), (mx.bfloat16, 2)):
+        need = device.memory_need(RELEASED, tensors, dtype, 4096)
+        assert need.weights == 100 * size + 400 + 100
+        assert need.caches == CACHES * size // 2
+
+
+def test_a_short_context_takes_small_caches_in_every_layer():
+    need = device.memory_need(RELEASED, [], mx.bfloat16, 100)
+    assert need.caches == 2 * (25 * 8 * 256 + 5 * 2 * 512) * (100 + 256) * 2
+
+
+def test_a_long_context_takes_attention_scores_too():
+    """2048 queries of 16 heads against everything, in each full layer."""
+    need = device.memory_need(RELEASED, [], mx.bfloat16, 262_144)
+    assert need.working > 16 * 2048 * 262_144 * 2
+
+
+def test_the_need_grows_with_the_context():
+    needs = [device.memory_need(RELEASED, [], mx.bfloat16, 2**n).total for n in range(8, 19)]
+    assert needs == sorted(set(needs))
+
+
+def test_the_context_is_at_most_the_models_own():
+    longest, longer = (
+        device.memory_need(RELEASED, [], mx.bfloat16, context) for context in (262_144, 10**9)
+    )
+    assert longer == longest
+
+
+@pytest.mark.parametrize("context", [0, -1, 2.0, True, "4096"])
+def test_a_context_is_a_length(context):
+    with pytest.raises(ConfigError) as caught:
+        load_model(DEMO, max_context=context)
+    assert str(caught.value) == f"max_context is {context!r}"
+    assert caught.value.hint == "max_context must be an integer of 1 or more"
+
+
+def test_the_demo_needs_little():
+    tensors = plan_tensors(read_tensors(DEMO)).used.values()
+    need = device.memory_need(read_config(DEMO), tensors, mx.float32, device.DEFAULT_CONTEXT)
+    assert need.weights == pytest.approx(2 * 3_364_324)
+    assert need.total < 0.2 * GB
+    assert device.memory_need(read_config(DEMO), tensors, mx.float32, 256).total < 0.02 * GB
+
+
+@pytest.mark.usefixtures("cpu")
+@pytest.mark.parametrize(
+    ("changes", "canvas_length", "prompt"),
+    [
+        ({"vocab_size": 16_384}, 16, 8),
+        ({"num_attention_heads": 8, "layer_types": 3 * [tiny.FULL]}, 8, 400),
+    ],
+    ids=["denoising", "a long prompt"],
+)
+def test_the_need_is_what_a_generation_takes(changes, canvas_length, prompt):
+    config = parse_config(tiny.config_values(**changes) | {"canvas_length": canvas_length})
+    model = DiffusionGemma(config)
+    mx.eval(model.parameters())
+    before = mx.get_active_memory()
+    mx.reset_peak_memory()
+    blocks = generate_blocks(
+        model,
+        [1] * prompt,
+        draws=SeededDraws(1),
+        settings=SamplerSettings(max_denoising_steps=3),
+        max_tokens=1,
+        eos_token_ids=frozenset(),
+    )
+    assert isinstance(list(blocks)[-1], BlockCommitted)
+    taken = mx.get_peak_memory() - before
+    need = device.memory_need(config, [], mx.float32, prompt + canvas_length).total
+    assert 0.9 * need < taken < 1.1 * need
+
+
+# When it is too little --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "gigabytes"),
+    [("bf16", 50.5), ("8bit", 26.8), ("mixed-4-8", 15.4), ("mixed-3-8", 12.5), ("mixed-2-8", 9.7)],
+)
+def test_recipes_have_the_sizes_we_publish(name, gigabytes):
+    assert device.recipe_bytes(RECIPES[name], RELEASED, 2) == pytest.approx(
+        gigabytes * GB, rel=0.03
+    )
+
+
+def test_scales_grow_with_the_compute_dtype():
+    extra = [device.recipe_bytes(RECIPES["mixed-4-8"], RELEASED, item) for item in (2, 4)]
+    assert extra[1] - extra[0] == pytest.approx(25.24e9 * 2 * 2 / 64, rel=0.02)
+    float_modes = [device.recipe_bytes(RECIPES["mxfp8"], RELEASED, item) for item in (2, 4)]
+    assert float_modes[1] - float_modes[0] < 0.03 * GB  # the router, which is not packed
+
+
+def released_need(context=4096):
+    return device.memory_need(RELEASED, weights((25_250, 1000, 1000)), mx.bfloat16, context)
+
+
+@pytest.mark.parametrize(
+    ("gigabytes", "recipe"),
+    [(48, "8bit"), (29, "8bit"), (24, "mixed-4-8"), (16, "mixed-3-8"), (12, "mixed-2-8")],
+)
+def test_the_error_names_the_largest_recipe_that_fits(gigabytes, recipe):
+    with pytest.raises(MemoryNeedError) as caught:
+        device.check_memory(RELEASED, released_need(), round(gigabytes * GB))
+    assert caught.value.hint == f"the recipe `{recipe}` would fit; `--force` loads it anyway"
+
+
+def test_the_error_says_what_is_needed_and_what_there_is():
+    with pytest.raises(MemoryNeedError) as caught:
+        device.check_memory(RELEASED, released_need(), 24 * GB)
+    assert str(caught.value) == (
+        "this model needs 52.3 GB (weights 50.5 GB, caches 0.4 GB, work 1.5 GB) and this device "
+        "has 24.0 GB"
+    )
+
+
+def test_when_nothing_fits_the_error_says_so():
+    with pytest.raises(MemoryNeedError) as caught:
+        device.check_memory(RELEASED, released_need(), 8 * GB)
+    assert caught.value.hint == "no recipe makes it fit here; `--force` loads it anyway"
+
+
+def test_a_long_context_leaves_less_room_for_weights():
+    for context, recipe in (4096, "8bit"), (131_072, "mixed-4-8"):
+        with pytest.raises(MemoryNeedError) as caught:
+            device.check_memory(RELEASED, released_need(context), 36 * GB)
+        assert f"`{recipe}`" in caught.value.hint
+
+
+def test_exactly_enough_is_enough():
+    need = released_need()
+    device.check_memory(RELEASED, need, need.total)
+    with pytest.raises(MemoryNeedError):
+        device.check_memory(RELEASED, need, need.total - 1)
+
+
+def test_loading_checks_the_memory_and_force_does_not(monkeypatch):
+    monkeypatch.setattr(device, "available_memory", lambda: 1_000_000)
+    with pytest.raises(MemoryNeedError, match="this device has 0.0 GB"):
+        load_model(DEMO)
+    load_model(DEMO, force=True)
+
+
+def test_loading_makes_room_for_the_context_that_is_asked(monkeypatch):
+    tensors = plan_tensors(read_tensors(DEMO)).used.values()
+    dtype = device.compute_dtype(read_config(DEMO), None)
+    small = device.memory_need(read_config(DEMO), tensors, dtype, 64).total
+    monkeypatch.setattr(device, "available_memory", lambda: small)
+    load_model(DEMO, max_context=64)
+    with pytest.raises(MemoryNeedError):
+        load_model(DEMO, max_context=65)
+    with pytest.raises(MemoryNeedError):
+        load_model(DEMO)
