@@ -139,7 +139,7 @@ def report(
         shards={shard.file: shard.nbytes for shard in plan.shards},
         written=sources.total() - merged,
         merged=merged,
-        skipped=Counter(skipped.reason for skipped in plan.skipped),
+        skipped=dict(Counter(skipped.reason for skipped in plan.skipped)),
         copied=plan.copied,
         missing=plan.missing,
         memory_bytes=_memory(plan),

@@ -14,6 +14,7 @@ from mlx_diffusiongemma.cli.console import describe, is_live, print_error, stder
 from mlx_diffusiongemma.cli.convert import convert_command
 from mlx_diffusiongemma.cli.generate import generate_command
 from mlx_diffusiongemma.cli.info import info_command
+from mlx_diffusiongemma.cli.inspect import inspect_command
 from mlx_diffusiongemma.errors import DGemmaError
 from mlx_diffusiongemma.version import __version__
 
@@ -30,6 +31,7 @@ app = typer.Typer(
 app.command("generate")(generate_command)
 app.command("chat")(chat_command)
 app.command("info")(info_command)
+app.command("inspect")(inspect_command)
 app.command("convert")(convert_command)
 
 

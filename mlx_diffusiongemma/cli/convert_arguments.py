@@ -161,14 +161,11 @@ def choose_recipe(choice: RecipeChoice) -> Recipe:
     by_bits["--group-size"] = choice.group_size
     typed = [flag for flag, value in by_bits.items() if value]
     if choice.dequantize:
-        packing = [
-            *typed,
-            *(["--recipe"] if choice.name else []),
-            *(["--set"] * bool(choice.overrides)),
-        ]
-        if packing:
+        packing = {"--recipe": choice.name, "--set": choice.overrides, "--search": choice.search}
+        typed += [flag for flag, value in packing.items() if value]
+        if typed:
             raise ConfigError(
-                f"--dequantize unpacks everything, and {packing[0]} asks for packing",
+                f"--dequantize unpacks everything, and {typed[0]} asks for packing",
                 hint="leave one of them out",
             )
         return with_changes(RECIPES["bf16"], dtype=choice.dtype)
