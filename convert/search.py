@@ -99,8 +99,8 @@ def _try(groups: mx.array, scale: mx.array, bias: mx.array, last: int) -> _Try:
 
 
 def _codes(groups: mx.array, scale: mx.array, bias: mx.array, last: int) -> mx.array:
-    safe = mx.where(scale == 0, 1.0, scale)
-    return mx.clip(mx.round((groups - bias) / safe), 0, last)
+    # A group of equal values has scale 0: its codes are NaN, whose error never wins.
+    return mx.clip(mx.round((groups - bias) / scale), 0, last)
 
 
 def _least_squares(

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import struct
 from pathlib import Path
 
@@ -116,6 +117,25 @@ def test_the_name_appears_with_the_last_byte(tmp_path):
     assert [entry.name for entry in tmp_path.iterdir()] == ["model.safetensors"]
     assert path.stat().st_size == written.nbytes
     assert path.stat().st_mode & 0o777 == 0o644
+
+
+def test_short_writes_are_continued(tmp_path, monkeypatch):
+    digest = write(tmp_path / "whole")
+    os_write = os.write
+    monkeypatch.setattr(os, "write", lambda descriptor, data: os_write(descriptor, data[:9]))
+    assert write(tmp_path / "in nines") == digest
+    assert (tmp_path / "in nines").read_bytes() == (tmp_path / "whole").read_bytes()
+
+
+def test_the_bytes_are_on_the_disk_before_the_name_and_then_the_name(tmp_path, monkeypatch):
+    calls = []
+    for name in ("fsync", "replace"):
+        call = getattr(os, name)
+        monkeypatch.setattr(
+            os, name, lambda *args, name=name, call=call: (calls.append(name), call(*args))
+        )
+    write(tmp_path / "model.safetensors")
+    assert calls == ["fsync", "replace", "fsync"]
 
 
 def test_a_failure_leaves_nothing(tmp_path):
