@@ -1,25 +1,76 @@
-"""What the documents point at exists: every test they name, every file they link."""
+"""The documents are part of the contract: what they name exists, what they show runs."""
 
 import ast
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from mlx_diffusiongemma.version import __version__
+
 ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text()
+CONTRACT = (ROOT / "docs" / "contract.md").read_text()
+MAKEFILE = (ROOT / "Makefile").read_text()
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/**/*.md")])
 NAMED_TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 LINK = re.compile(r"\]\((?!https?://|#)([^)#]+)(?:#[^)]*)?\)")
 
+# The README lists every file of these folders; of the others, the folder or what matters in it.
+LISTED_IN_FULL = ("mlx_diffusiongemma", "convert", "tools", "benchmarks", "docs")
+
+
+def listed_files() -> dict[str, str]:
+    """The README's tree: path -> what it says about it. A line ending in / opens a folder."""
+    block = README.split("## The files", 1)[1].split("```")[1].removeprefix("text\n")
+    files: dict[str, str] = {}
+    folders: list[str] = []
+    for line in block.strip("\n").splitlines():
+        name, _, words = line.strip().partition(" ")
+        depth = (len(line) - len(line.lstrip())) // 2
+        folders = folders[:depth]
+        path = "".join(folders) + name
+        if name.endswith("/"):
+            folders.append(name)
+        files[path] = words.strip()
+    return files
+
+
+def test_every_path_in_the_readme_exists_and_is_explained():
+    assert len(listed_files()) > 50
+    for path, words in listed_files().items():
+        assert (ROOT / path).exists(), path
+        assert words, f"{path} has no line"
+
+
+@pytest.mark.parametrize("folder", LISTED_IN_FULL)
+def test_every_file_is_in_the_readme(folder):
+    listed = listed_files()
+    parts = {".py", ".md", ".sh", ".json"}
+    for path in (ROOT / folder).rglob("*"):
+        name = path.relative_to(ROOT).as_posix()
+        whole = any(name.startswith(f) for f in listed if f.endswith("/") and not holds_lines(f))
+        if path.suffix in parts and "__pycache__" not in name and not whole:
+            assert name in listed or path.name == "__init__.py", f"{name} is not in the README"
+
+
+def holds_lines(folder: str) -> bool:
+    """Whether the tree shows what is inside of a folder."""
+    return any(path.startswith(folder) and path != folder for path in listed_files())
+
+
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+
 
 def functions(path: Path) -> set[str]:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    return {n.name for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.FunctionDef)}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@each_page
 def test_what_a_page_points_at_exists(page):
-    text = page.read_text(encoding="utf-8")
+    text = page.read_text()
     for file, name in NAMED_TEST.findall(text):
         assert name in functions(ROOT / file), f"{page.name} names {file}::{name}"
     for target in LINK.findall(text):
@@ -28,4 +79,55 @@ def test_what_a_page_points_at_exists(page):
 
 def test_the_pages_that_name_tests_do():
     for name in ("contract.md", "pitfalls.md"):
-        assert len(NAMED_TEST.findall((ROOT / "docs" / name).read_text(encoding="utf-8"))) > 10
+        assert len(NAMED_TEST.findall((ROOT / "docs" / name).read_text())) > 10
+
+
+@each_page
+def test_every_make_target_that_is_named_exists(page):
+    targets = set(re.findall(r"^([a-z-]+):", MAKEFILE, re.MULTILINE))
+    named = set(re.findall(r"(?:`|\$ )make ([a-z-]+)", page.read_text()))
+    assert named <= targets
+
+
+def test_help_explains_every_target():
+    phony = re.search(r"^\.PHONY: (.*)$", MAKEFILE, re.MULTILINE)
+    assert phony
+    explained = set(re.findall(r"^([a-z-]+):.*## \w", MAKEFILE, re.MULTILINE))
+    assert set(phony[1].split()) == explained
+
+
+def test_every_option_in_the_readme_exists():
+    commands = re.findall(r"`(?:[^`]*\| )?dgemma-mlx (\w+)([^`]*)`", README)
+    assert {"generate", "chat", "info"} <= {name for name, _ in commands}
+    for name, arguments in commands:
+        command = [sys.executable, "-m", "mlx_diffusiongemma", name, "--help"]
+        shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        for option in re.findall(r"(?<!\w)--[a-z-]+", arguments):
+            assert option in shown, f"dgemma-mlx {name} has no {option}"
+
+
+def test_the_python_example_runs():
+    (example,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    scope: dict = {}
+    exec(compile(example, "README.md", "exec"), scope)
+    assert scope["result"].finish_reason == "stop"
+
+
+def test_every_difference_names_its_test():
+    table = CONTRACT.split("## Deliberate differences")[1].split("\n## ")[0]
+    rows = [line for line in table.splitlines() if line.startswith("| ")][2:]
+    assert rows
+    for row in rows:
+        assert "`tests/" in row, row
+
+
+def test_every_test_of_the_contract_is_in_it():
+    tests = {name for name in functions(ROOT / "tests/test_contract.py") if name[:5] == "test_"}
+    as_the_reference_does = {"test_another_sampler_is_refused_by_name"}
+    assert {name for name in tests if name not in CONTRACT} == as_the_reference_does
+
+
+def test_the_changelog_has_this_version():
+    headings = re.findall(r"^## \[(.+?)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert headings[0] == "Unreleased"
+    assert __version__ in headings
