@@ -8,6 +8,7 @@ A slice is small whatever the tensor, so this bounds the memory of a conversion.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 
 import mlx.core as mx
 import numpy as np
@@ -46,12 +47,6 @@ class Slice:
     outputs: tuple[mx.array | np.ndarray, ...]
     error: mx.array | None = None
     first_row: mx.array | None = None
-
-    @property
-    def lazy(self) -> list[mx.array]:
-        """The arrays to evaluate."""
-        arrays = (*self.outputs, self.error, self.first_row)
-        return [array for array in arrays if isinstance(array, mx.array)]
 
 
 @dataclass
@@ -111,32 +106,49 @@ def slices(
         ]
         values = unpack(parts, packing) if packing else parts[0]
         is_sampled = not search or number % _SEARCHED_PART == 0
-        first_row = values[:1].astype(mx.float32) if is_sampled else None
-        outputs, error = _convert(tensor, rows, values, search=search, step=step)
+        outputs = _convert(tensor, values, search=search)
+        with mx.stream(_measuring()):
+            first_row = values[:1].astype(mx.float32) if is_sampled else None
+            error = _measure(tensor, rows, values, outputs, search=search, step=step)
         del bits, parts, values
         yield Slice(tensor, rows, outputs, error, first_row)
 
 
-def _convert(
-    tensor: TensorPlan, rows: RowRange, values: mx.array, *, search: bool, step: int
-) -> tuple[tuple[mx.array, ...], mx.array | None]:
-    """Rows of each output, and the error of every `step`-th row of the tensor."""
+@cache
+def _measuring() -> mx.Stream:
+    """Where errors are computed, so that they need not wait for the next slice to be packed."""
+    return mx.new_stream(mx.default_device())
+
+
+def _convert(tensor: TensorPlan, values: mx.array, *, search: bool) -> tuple[mx.array, ...]:
+    """Rows of each output."""
     cast = values.astype(MLX_DTYPES[tensor.dtype])
     how = tensor.quantization
     if how is None:
-        return (cast,), None
-    outputs = pack_searched(cast, how) if search else pack(cast, how)
+        return (cast,)
+    return pack_searched(cast, how) if search else pack(cast, how)
+
+
+def _measure(
+    tensor: TensorPlan,
+    rows: RowRange,
+    values: mx.array,
+    outputs: tuple[mx.array, ...],
+    *,
+    search: bool,
+    step: int,
+) -> mx.array | None:
+    """What `ErrorSum` adds up, for every `step`-th row of the tensor: [5, measured rows]."""
+    how = tensor.quantization
     first = -rows.start % step
-    if first >= rows.stop - rows.start:
-        return outputs, None
+    if how is None or first >= rows.stop - rows.start:
+        return None
     measured = slice(first, None, step)
     written = unpack([output[measured] for output in outputs], how)
-    nearest = unpack(pack(cast[measured], how), how) if search else written
-    return outputs, _measure(values[measured].astype(mx.float32), written, nearest)
-
-
-def _measure(values: mx.array, written: mx.array, nearest: mx.array) -> mx.array:
-    """What `ErrorSum` adds up, for each row: [5, rows]."""
+    values = values[measured]
+    cast = values.astype(MLX_DTYPES[tensor.dtype])
+    nearest = unpack(pack(cast, how), how) if search else written
+    values = values.astype(mx.float32)
     difference = written - values
     return mx.stack(
         [

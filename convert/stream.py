@@ -165,7 +165,7 @@ def _in_work(found: Iterable[Slice]) -> Iterator[Slice]:
     """The same slices, each handed on while MLX works on the next ones."""
     waiting: deque[Slice] = deque()
     for part in found:
-        mx.async_eval(part.lazy)
+        mx.async_eval([output for output in part.outputs if isinstance(output, mx.array)])
         waiting.append(part)
         del part
         if len(waiting) > _IN_WORK:
