@@ -105,6 +105,14 @@ def test_a_shard_that_changed_is_converted_again(source, whole, tmp_path):
     assert content(tmp_path / "output") == whole
 
 
+def test_what_the_journal_does_not_know_is_removed(source, whole, tmp_path):
+    folder = interrupt(source, tmp_path / "output")
+    (folder / "result" / "model-00009-of-00009.safetensors.partial").write_bytes(b"half")
+    (folder / "result" / "README.md").write_text("from before the interruption")
+    run(plan_of(source), tmp_path / "output", resume=True)
+    assert content(tmp_path / "output") == whole
+
+
 def test_a_shard_that_is_gone_is_converted_again(source, whole, tmp_path):
     folder = interrupt(source, tmp_path / "output")
     min((folder / "result").iterdir()).unlink()
