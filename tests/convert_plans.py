@@ -1,15 +1,20 @@
 """Small sources and plans for the tests of the converter's streaming half."""
 
+import functools
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import mlx.core as mx
 import numpy as np
+import pytest
 import tiny
 
 from mlx_diffusiongemma.checkpoint import TensorInfo, read_tensors
+from mlx_diffusiongemma.convert import stream
 from mlx_diffusiongemma.convert.plan import plan
-from mlx_diffusiongemma.convert.records import ConversionPlan, OutputTensor, TensorPlan
+from mlx_diffusiongemma.convert.records import ConversionPlan, OutputTensor, ShardPlan, TensorPlan
+from mlx_diffusiongemma.convert.slices import slices
 from mlx_diffusiongemma.quantization import Quantization
 from mlx_diffusiongemma.recipes import RECIPES
 
@@ -101,3 +106,16 @@ def packed_plan(info: TensorInfo, how: Quantization | None, dtype: str = "bfloat
         ]
     action = "quantize" if how else "cast"
     return TensorPlan(info.name, (info,), None, action, how, dtype, tuple(outputs), "experts")
+
+
+def in_small_slices(monkeypatch: pytest.MonkeyPatch, slice_bytes: int) -> None:
+    monkeypatch.setattr(stream, "slices", functools.partial(slices, slice_bytes=slice_bytes))
+
+
+def hand_made(folder: Path, *tensors: TensorPlan, search: bool = False) -> ConversionPlan:
+    """A plan of one shard with these tensors."""
+    recipe = RECIPES["mixed-4-8"]
+    if search:
+        recipe = replace(recipe, search=True)
+    shard = ShardPlan("model.safetensors", tensors)
+    return ConversionPlan(folder, recipe, (shard,), (), {}, (), (), "mlx", "hand-made")
