@@ -81,8 +81,8 @@ class Workspace(AbstractContextManager["Workspace"]):
     """
 
     def __init__(self, output: Path, fingerprint: str, *, resume: bool) -> None:
-        self._output = output
-        self.folder = output.with_name(output.name + PARTIAL)
+        self._output = output = Path(os.path.abspath(output))  # also `.`, which has no name
+        self.folder = output.parent / (output.name + PARTIAL)
         self.result = self.folder / "result"
         self._journal_path = self.folder / _JOURNAL
         _check_ours(self.folder)

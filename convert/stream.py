@@ -41,7 +41,6 @@ _IN_WORK = 2  # slices that MLX may work on while another one is written
 _SPARE_BYTES = 64 << 20  # of disk for headers, journal and small files
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
-
 OnFile = Callable[[Path], None]
 
 

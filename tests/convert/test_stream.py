@@ -167,6 +167,14 @@ def test_an_existing_output_is_not_touched(source, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["output"]
 
 
+@pytest.mark.parametrize("name", [".", "..", "/", "output/.."])
+def test_a_folder_by_another_name_exists_too(source, tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConversionError, match="exists already"):
+        run(plan_of(source), Path(name))
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_missing_parent_folder_is_made(source, tmp_path):
     run(plan_of(source), tmp_path / "a" / "b" / "output")
     assert (tmp_path / "a" / "b" / "output" / INDEX).exists()
