@@ -44,8 +44,11 @@ class Bucket:
         )
 
 
-SUDOKU_FIRST = 1185  # steps; after these Sudoku is mostly learned and makes room for the rest
-EARLY_BUCKETS = (
+STORIES = Bucket(
+    rows=8, prompt_length=48, canvases=3, every=1, next_token=True, shares={"story": 1.0}
+)  # fmt: skip
+# Sudoku first: it is mostly learned in the first stage and then makes room for the rest.
+EARLY = (
     Bucket(
         rows=56, prompt_length=36, canvases=1, every=1, next_token=False,
         shares={"sudoku": 0.68, "add": 0.11, "sort": 0.05, "small talk": 0.02, "fact": 0.02,
@@ -57,9 +60,9 @@ EARLY_BUCKETS = (
                 "sort": 0.05, "small talk": 0.02, "fact": 0.02, "unknown": 0.02, "json": 0.02,
                 "gap": 0.02},
     ),
-    Bucket(rows=8, prompt_length=48, canvases=3, every=1, next_token=True, shares={"story": 1.0}),
+    STORIES,
 )  # fmt: skip
-LATE_BUCKETS = (
+MIDDLE = (
     Bucket(
         rows=56, prompt_length=36, canvases=1, every=1, next_token=False,
         shares={"sudoku": 0.4, "add": 0.22, "sort": 0.1, "small talk": 0.05, "fact": 0.06,
@@ -71,13 +74,24 @@ LATE_BUCKETS = (
                 "sort": 0.04, "small talk": 0.02, "fact": 0.02, "unknown": 0.01, "json": 0.02,
                 "gap": 0.01},
     ),
-    EARLY_BUCKETS[2],
+    STORIES,
 )  # fmt: skip
+# Thoughts last: sums inside a thought are learned slowest.
+LATE = (
+    MIDDLE[0],
+    Bucket(
+        rows=16, prompt_length=72, canvases=1, every=1, next_token=True,
+        shares={"system": 0.17, "turns": 0.23, "thinking": 0.48, "sudoku": 0.04, "add": 0.02,
+                "sort": 0.02, "small talk": 0.01, "fact": 0.01, "unknown": 0.01, "json": 0.01},
+    ),
+    STORIES,
+)  # fmt: skip
+STAGES = ((3266, LATE), (1185, MIDDLE), (0, EARLY))  # (first step, batches of a step)
 
 
 def buckets_of(step: int) -> list[Bucket]:
     """The batches of a step."""
-    buckets = EARLY_BUCKETS if step < SUDOKU_FIRST else LATE_BUCKETS
+    buckets = next(buckets for first, buckets in STAGES if step >= first)
     return [bucket for bucket in buckets if step % bucket.every == 0]
 
 
