@@ -13,7 +13,7 @@ import os
 import shutil
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from mlx_diffusiongemma import hub
@@ -25,7 +25,7 @@ _LENGTH = struct.Struct("<Q")  # a safetensors header starts with its length
 _MAX_HEADER = 100_000_000  # what safetensors itself accepts
 
 
-@dataclass
+@dataclass(frozen=True)
 class Remote:
     """A Hub model of which `folder` holds what is needed at the moment."""
 
@@ -34,7 +34,6 @@ class Remote:
     cache: ModelCache
     weights: dict[str, HubFile]
     progress: Callable[[hub.DownloadProgress], None] | None = None
-    _ours: set[str] = field(default_factory=set)
 
     def fetch(self, file: Path) -> None:
         """Make the stub `file` whole."""
@@ -44,18 +43,22 @@ class Remote:
         self.cache.check_space(wanted.size - self.cache.bytes_here(wanted))
         linked = self.cache.snapshot(self.plan.commit) / file.name
         if not linked.is_file():
-            self._ours.add(file.name)
+            self._mark(file).touch()
             hub._Download(self.plan, self.cache, self.progress).run([wanted], 0)
         _link(linked, file)
 
     def release(self, file: Path) -> None:
         """Delete `file`, unless it was in the cache before."""
-        if file.name not in self._ours:
+        if not self._mark(file).exists():
             return
         linked = self.cache.snapshot(self.plan.commit) / file.name
         for found in {linked.resolve(), linked, file}:
             found.unlink(missing_ok=True)
-        self._ours.discard(file.name)
+        self._mark(file).unlink()
+
+    def _mark(self, file: Path) -> Path:
+        """There when the file was fetched here, by this run or by one that was interrupted."""
+        return self.folder / f"{file.name}.fetched"
 
     def close(self) -> None:
         """Remove the folder; what is in the Hub cache stays there."""
