@@ -12,7 +12,6 @@ import pytest
 from convert_plans import content, plan_of, write_source
 
 from mlx_diffusiongemma.checkpoint import INDEX
-from mlx_diffusiongemma.convert import stream
 from mlx_diffusiongemma.convert.records import Progress
 from mlx_diffusiongemma.convert.stream import run
 from mlx_diffusiongemma.errors import ConversionError
@@ -172,9 +171,19 @@ def test_two_at_a_time_are_refused(source, whole, tmp_path):
     assert content(tmp_path / "output") == whole
 
 
-def test_killed_after_the_last_rename_is_finished(source, whole, tmp_path, monkeypatch):
-    monkeypatch.setattr(stream.Workspace, "remove", lambda self: None)
-    run(plan_of(source), tmp_path / "output")
+@pytest.mark.parametrize("last", ["lock", "journal.json"])
+def test_stopped_after_the_last_rename_is_finished(source, whole, tmp_path, monkeypatch, last):
+    """Stopped while the working folder is removed: the journal goes last and explains the rest."""
+    unlink = Path.unlink
+
+    def stop(path: Path, missing_ok: bool = False) -> None:
+        if path.name == last:
+            raise KeyboardInterrupt
+        unlink(path, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", stop)
+    with pytest.raises(KeyboardInterrupt):
+        run(plan_of(source), tmp_path / "output")
     monkeypatch.undo()
     assert (tmp_path / "output.partial" / "journal.json").exists()
     with pytest.raises(ConversionError, match="exists already"):
