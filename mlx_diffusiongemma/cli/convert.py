@@ -8,7 +8,7 @@ from mlx_diffusiongemma import hub_remote
 from mlx_diffusiongemma.backend import NO_BACKEND, has_backend
 from mlx_diffusiongemma.cli import arguments, convert_arguments
 from mlx_diffusiongemma.cli.byte_progress import View, open_view
-from mlx_diffusiongemma.cli.console import print_json, say
+from mlx_diffusiongemma.cli.console import note, print_json, say
 from mlx_diffusiongemma.cli.convert_arguments import RecipeChoice, choose_recipe, parse_size
 from mlx_diffusiongemma.cli.convert_table import plan_lines, report_lines
 from mlx_diffusiongemma.cli.loading import find_model
@@ -129,16 +129,20 @@ def _carry_out(
 ) -> "ConversionReport":
     from mlx_diffusiongemma.convert.conversion import carry_out, hub_name
 
-    with _ProgressView() as view:
-        return carry_out(
-            plan,
-            target,
-            source_name=hub_name(name),
-            remote=remote,
-            progress=view.update,
-            resume=resume,
-            verify=verify,
-        )
+    try:
+        with _ProgressView() as view:
+            return carry_out(
+                plan,
+                target,
+                source_name=hub_name(name),
+                remote=remote,
+                progress=view.update,
+                resume=resume,
+                verify=verify,
+            )
+    except KeyboardInterrupt:
+        note("what is finished is kept; the same command with --resume goes on from there")
+        raise
 
 
 class _ProgressView:

@@ -119,6 +119,25 @@ def test_the_output_can_be_sent_to_the_hub(run_here, source, tmp_path, monkeypat
     assert sent == [(tmp_path / "out", "me/model")] and "uploaded to page" in run.err
 
 
+def test_an_interrupted_run_says_how_to_go_on_and_does(run_here, source, tmp_path, monkeypatch):
+    arguments = ("convert", source, "-o", str(tmp_path / "out"), "--max-shard-size", "100kB")
+
+    def interrupt(self, state):
+        if state.done_bytes > state.total_bytes / 2:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(convert_cli._ProgressView, "update", interrupt)
+        run = run_here(*arguments)
+    assert run.code == 130 and run.out == "" and "--resume" in run.err
+    assert not (tmp_path / "out").exists()
+    assert run_here(*arguments).code == 1
+    assert run_here(*arguments, "--resume").code == 0
+    assert run_here("convert", source, "-o", str(tmp_path / "whole"), *arguments[4:]).code == 0
+    files = [{p.name: p.read_bytes() for p in (tmp_path / n).iterdir()} for n in ("out", "whole")]
+    assert files[0] == files[1]
+
+
 def test_recipes_are_explained_with_their_sizes(run_here):
     out = run_here("convert", "--list-recipes").out
     for recipe in RECIPES.values():

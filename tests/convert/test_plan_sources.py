@@ -58,6 +58,14 @@ def test_packed_sources_are_merged_or_copied_when_they_are_right_already(write, 
     assert (router.action, router.quantization, len(router.sources)) == ("cast", None, 3)
 
 
+def test_experts_may_be_named_as_mlx_names_them(write, tensors):
+    named = {f"{name}.weight" if ".experts." in name else name: a for name, a in tensors.items()}
+    outputs = [t.outputs for t in plan(write(named, name="mlx"), MIXED).tensors]
+    assert outputs == [t.outputs for t in plan(write(tensors), MIXED).tensors]
+    back = plan(write(named, name="mlx"), RECIPES["bf16"], layout="transformers")
+    assert {output.name for tensor in back.tensors for output in tensor.outputs} == set(tensors)
+
+
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [

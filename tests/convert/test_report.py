@@ -141,6 +141,7 @@ def test_variants_of_one_source_convert_to_the_same_bytes(write, tensors, tmp_pa
         "sharded": half,
         "lm_head": (tensors | lm_head,),
         "tied": (tensors | tied | lm_head,),
+        "tied across shards": (tied | lm_head, *half),
     }
     written = {}
     for name, files in variants.items():
