@@ -10,6 +10,7 @@ import pytest
 from convert_plans import plan_of, write_source
 
 from mlx_diffusiongemma.checkpoint import INDEX
+from mlx_diffusiongemma.convert import stream
 from mlx_diffusiongemma.convert.journal import hash_file
 from mlx_diffusiongemma.convert.records import ConversionPlan
 from mlx_diffusiongemma.convert.stream import run
@@ -101,6 +102,8 @@ def test_a_header_that_is_not_the_plans_is_found(converted, kind):
     named = "more" if kind == "more" else name
     with pytest.raises(ConversionError, match=f"under the name `{named}`"):
         check_shard(folder / shard.file, shard, ())
+    with pytest.raises(ConversionError, match=named):
+        check(plan, folder)
 
 
 def sample_of(plan: ConversionPlan, folder: Path, *, row: int = 0) -> tuple[Sample, Path]:
@@ -126,6 +129,21 @@ def sample_of(plan: ConversionPlan, folder: Path, *, row: int = 0) -> tuple[Samp
 def check_sample(plan: ConversionPlan, path: Path, sample: Sample) -> None:
     (shard,) = [shard for shard in plan.shards if shard.file == path.name]
     check_shard(path, shard, [sample])
+
+
+def test_every_tensor_is_sampled(tmp_path, monkeypatch):
+    seen: dict[str, Sample] = {}
+    monkeypatch.setattr(
+        stream,
+        "check_shard",
+        lambda path, shard, samples: seen.update({s.tensor.parameter: s for s in samples}),
+    )
+    plan = plan_of(write_source(tmp_path / "source"))
+    run(plan, tmp_path / "output")
+    assert set(seen) == {tensor.parameter for tensor in plan.tensors}
+    for sample in seen.values():
+        assert (sample.source is None) == (sample.tensor.action == "copy")
+        assert len(sample.written) == len(sample.tensor.outputs)
 
 
 def test_a_true_row_passes(converted):
