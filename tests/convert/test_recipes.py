@@ -1,5 +1,8 @@
 """Recipes: what they say of each module, and the size they give for the released model."""
 
+import re
+
+import mlx.core as mx
 import pytest
 import tiny
 
@@ -64,6 +67,20 @@ def test_recipes_say_why_and_fit_the_released_widths(recipe):
     for name in PACKABLE_CLASSES:
         if how := recipe.how[name]:
             assert not any(width % how.group_size for width in WIDTHS[name])
+
+
+@each_recipe
+def test_the_error_that_a_recipe_names_is_the_one_of_normal_weights(recipe):
+    how = recipe.how["experts"]
+    named = re.search(r"off by ([\d.]+) %", recipe.cost)
+    assert (named is None) == (how is None)
+    if named is None or how is None:
+        return
+    weights = mx.random.normal((512, 1024), key=mx.random.key(0))
+    packed = mx.quantize(weights, how.group_size, how.bits, mode=how.mode)
+    read = mx.dequantize(*packed, group_size=how.group_size, bits=how.bits, mode=how.mode)
+    error = mx.sqrt((read - weights).square().mean() / weights.square().mean()).item()
+    assert 100 * error == pytest.approx(float(named[1]), rel=0.06)
 
 
 @each_recipe
