@@ -1,6 +1,7 @@
 """`dgemma-mlx convert`: a checkpoint in, an MLX checkpoint of chosen precision out."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from mlx_diffusiongemma.cli.convert_arguments import RecipeChoice, choose_recipe
 from mlx_diffusiongemma.cli.convert_table import plan_lines, report_lines
 from mlx_diffusiongemma.cli.loading import find_model
 from mlx_diffusiongemma.errors import ConfigError
+from mlx_diffusiongemma.hub import DownloadProgress
 
 if TYPE_CHECKING:
     from mlx_diffusiongemma.convert.records import ConversionPlan, Progress
@@ -131,6 +133,8 @@ def _carry_out(
 
     try:
         with _ProgressView() as view:
+            if remote:
+                remote = replace(remote, progress=view.fetching)
             return carry_out(
                 plan,
                 target,
@@ -150,6 +154,7 @@ class _ProgressView:
 
     def __init__(self) -> None:
         self._view: View | None = None
+        self._done = 0
 
     def __enter__(self) -> "_ProgressView":
         return self
@@ -162,4 +167,10 @@ class _ProgressView:
         """Show how far it is."""
         if self._view is None:
             self._view = open_view(state.total_bytes, state.done_bytes)
+        self._done = state.done_bytes
         self._view.update(state.done_bytes, state.tensor)
+
+    def fetching(self, state: DownloadProgress) -> None:
+        """Say which source file is on its way while the output waits for it."""
+        if self._view:
+            self._view.update(self._done, f"fetching {state.file}")

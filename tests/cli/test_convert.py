@@ -13,7 +13,9 @@ from mlx_diffusiongemma.cli.convert_arguments import (
     parse_override,
     parse_size,
 )
+from mlx_diffusiongemma.convert.records import Progress
 from mlx_diffusiongemma.errors import ConfigError
+from mlx_diffusiongemma.hub import DownloadProgress
 from mlx_diffusiongemma.quantization import Quantization
 from mlx_diffusiongemma.recipes import RECIPES, weight_bytes
 
@@ -136,6 +138,24 @@ def test_an_interrupted_run_says_how_to_go_on_and_does(run_here, source, tmp_pat
     assert run_here("convert", source, "-o", str(tmp_path / "whole"), *arguments[4:]).code == 0
     files = [{p.name: p.read_bytes() for p in (tmp_path / n).iterdir()} for n in ("out", "whole")]
     assert files[0] == files[1]
+
+
+def test_a_file_on_its_way_is_named_without_moving_the_bar(monkeypatch):
+    shown = []
+
+    class Recorder:
+        def update(self, done, label):
+            shown.append((done, label))
+
+        def close(self):
+            shown.append("closed")
+
+    monkeypatch.setattr(convert_cli, "open_view", lambda total, done: Recorder())
+    with convert_cli._ProgressView() as view:
+        view.fetching(DownloadProgress(1, 9, "too early"))
+        view.update(Progress(40, 100, "norm"))
+        view.fetching(DownloadProgress(5, 9, "model-2.safetensors"))
+    assert shown == [(40, "norm"), (40, "fetching model-2.safetensors"), "closed"]
 
 
 def test_recipes_are_explained_with_their_sizes(run_here):
