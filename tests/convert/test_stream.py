@@ -18,6 +18,7 @@ from convert_plans import (
 from mlx_diffusiongemma.checkpoint import INDEX, read_tensors
 from mlx_diffusiongemma.convert import stream
 from mlx_diffusiongemma.convert.pack import pack
+from mlx_diffusiongemma.convert.plan import plan
 from mlx_diffusiongemma.convert.stream import run
 from mlx_diffusiongemma.errors import CheckpointError, ConversionError
 from mlx_diffusiongemma.recipes import RECIPES
@@ -53,6 +54,7 @@ def test_the_index_names_every_tensor(source, tmp_path):
     index = json.loads((tmp_path / "output" / INDEX).read_text())
     found = read_tensors(tmp_path / "output")
     assert index["weight_map"] == {name: info.file.name for name, info in sorted(found.items())}
+    assert list(index["weight_map"]) == sorted(found)
     assert index["metadata"] == {"total_size": plan.nbytes}
     assert len(set(index["weight_map"].values())) == len(plan.shards) >= 3
 
@@ -204,6 +206,27 @@ def test_the_other_files_are_written_before_the_output_appears(source, tmp_path)
 
     run(plan_of(source), output, finish=finish)
     assert (output / "config.json").read_text() == "{}"
+
+
+def test_a_shard_damaged_before_the_output_appears_is_found(source, tmp_path):
+    def damage(folder: Path, result: object) -> None:
+        path = min(folder.glob("*.safetensors"))
+        path.write_bytes(path.read_bytes()[:-1] + b"?")
+
+    with pytest.raises(ConversionError, match="is not what was written"):
+        run(plan_of(source), tmp_path / "output", finish=damage)
+    assert not (tmp_path / "output").exists()
+    run(plan_of(source), tmp_path / "output", resume=True)
+
+
+@pytest.mark.parametrize(("layout", "name"), [("mlx", "mlx"), ("transformers", "pt")])
+def test_files_say_whose_layout_they_have(source, tmp_path, layout, name):
+    """Readers look for it: mlx-vlm renames nothing where it says `mlx`."""
+    found = plan(source, RECIPES["bf16"], layout=layout)
+    run(found, tmp_path / "output")
+    for shard in found.shards:
+        _, metadata = mx.load(str(tmp_path / "output" / shard.file), return_metadata=True)
+        assert metadata == {"format": name}
 
 
 def test_without_verifying_the_bytes_are_the_same(source, tmp_path):
