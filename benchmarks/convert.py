@@ -63,7 +63,10 @@ def show(size: str, sides: dict[str, Measurement]) -> bool:
     print(f"{size} GB")
     for name, side in sides.items():
         peak, seconds, written = side["peak_bytes"] / 1e9, side["seconds"], side["bytes"] / 1e9
-        print(f"  {name:20} peak {peak:6.2f} GB   {seconds:7.1f} s   writes {written:.2f} GB")
+        print(
+            f"  {name:20} peak {peak:6.2f} GB   {seconds:7.1f} s"
+            f"   {side['cpu_seconds']:6.1f} s of CPU   writes {written:.2f} GB"
+        )
     ours = sides["mlx-diffusiongemma"]
     is_kept = ours["peak_bytes"] <= MAX_PEAK_BYTES
     if theirs := sides.get("mlx-vlm"):

@@ -4,6 +4,7 @@ usage: convert_worker.py SOURCE OUTPUT RECIPE
 """
 
 import json
+import resource
 import sys
 from pathlib import Path
 
@@ -14,7 +15,13 @@ def main(source: str, output: str, recipe: str) -> None:
     """Convert, then print what it took."""
     report = convert_checkpoint(source, output, recipe)
     written = sum(path.stat().st_size for path in Path(output).iterdir())
-    numbers = {"peak_bytes": report.peak_memory, "seconds": report.seconds, "bytes": written}
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    numbers = {
+        "peak_bytes": report.peak_memory,
+        "seconds": report.seconds,
+        "cpu_seconds": usage.ru_utime + usage.ru_stime,
+        "bytes": written,
+    }
     print(json.dumps(numbers))
 
 

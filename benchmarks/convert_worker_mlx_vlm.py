@@ -24,11 +24,13 @@ def main(source: str, output: str, recipe: str) -> None:
     started = time.perf_counter()
     convert(source, output, quantize=True, **ARGUMENTS[recipe])
     seconds = time.perf_counter() - started
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    peak = usage.ru_maxrss
     written = sum(path.stat().st_size for path in Path(output).iterdir())
     numbers = {
         "peak_bytes": peak if sys.platform == "darwin" else peak * 1024,
         "seconds": seconds,
+        "cpu_seconds": usage.ru_utime + usage.ru_stime,
         "bytes": written,
     }
     print(json.dumps(numbers))

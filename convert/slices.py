@@ -23,10 +23,12 @@ from mlx_diffusiongemma.convert.source import (
     count_rows,
     row_ranges,
 )
+from mlx_diffusiongemma.device import on_cpu
 
 MEASURED_VALUES = 1 << 20  # of a tensor, in rows spread over all of it
 _SEARCHED_PART = 16  # searching takes about so many times a slice's memory
 _VALUE_BYTES = 2
+_CPU_STREAMS = 2  # as many slices as wait while one is written
 
 
 @dataclass(frozen=True)
@@ -106,12 +108,20 @@ def slices(
         ]
         values = unpack(parts, packing) if packing else parts[0]
         is_sampled = not search or number % _SEARCHED_PART == 0
-        outputs = _convert(tensor, values, search=search)
+        with mx.stream(_packing()[number % len(_packing())]):
+            outputs = _convert(tensor, values, search=search)
         with mx.stream(_measuring()):
             first_row = values[:1].astype(mx.float32) if is_sampled else None
             error = _measure(tensor, rows, values, outputs, search=search, step=step)
         del bits, parts, values
         yield Slice(tensor, rows, outputs, error, first_row)
+
+
+@cache
+def _packing() -> tuple[mx.Stream, ...]:
+    """Where slices are packed, in turns: a stream of the CPU keeps one core busy, a GPU itself."""
+    count = _CPU_STREAMS if on_cpu() else 1
+    return tuple(mx.new_stream(mx.default_device()) for _ in range(count))
 
 
 @cache
