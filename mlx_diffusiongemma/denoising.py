@@ -55,13 +55,18 @@ def denoise(
         stable = sampling.is_stable(argmax_canvas, history, settings.stability_threshold)
         confident = sampling.is_confident(entropy, settings.confidence_threshold)
         history = [*history, argmax_canvas][-max(settings.stability_threshold, 1) :]
-        converged, finite = _read(mx.all(stable & confident), mx.all(mx.isfinite(entropy)))
+        flags = mx.stack([mx.all(stable & confident), mx.all(mx.isfinite(entropy))])
+        # What is left lazy belongs to this thread: a consumer in another one could not read it.
+        mx.eval(flags, argmax_canvas, accepted, entropy)
+        converged, finite = flags.tolist()  # type: ignore[misc]
         if not finite:
             raise GenerationError(
                 f"the logits of canvas {canvas_index + 1}, denoising step {step + 1} are not "
                 "finite numbers",
                 hint="try `--dtype float32`; if it stays, the checkpoint is damaged",
             )
+        if not converged and step + 1 < settings.max_denoising_steps:
+            mx.async_eval(canvas)  # the next step may be asked for in another thread, too
         yield DenoisingStep(
             canvas_index=canvas_index,
             step=step,
@@ -69,13 +74,7 @@ def denoise(
             argmax_canvas=argmax_canvas,
             accepted=accepted,
             entropy=entropy,
-            converged=converged,
+            converged=bool(converged),
         )
         if converged:
             return
-
-
-def _read(converged: mx.array, finite: mx.array) -> tuple[bool, bool]:
-    """The one host read of a step. The next canvas is left to the next step, if there is one."""
-    first, second = mx.stack([converged, finite]).tolist()  # type: ignore[misc]
-    return bool(first), bool(second)

@@ -52,6 +52,7 @@ class SeededDraws:
 
     def _next_key(self) -> mx.array:
         self._key, key = mx.random.split(self._key)
+        mx.async_eval(self._key, key)  # lazy keys would tie the next draw to this thread
         return key
 
 
@@ -106,6 +107,7 @@ class ReplayedDraws:
 
 
 def _kept(record: list[mx.array], drawn: mx.array) -> mx.array:
+    mx.eval(drawn)  # a record that is lazy could be read in this thread only
     record.append(drawn)
     return drawn
 

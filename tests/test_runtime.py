@@ -169,6 +169,23 @@ def test_loading_in_one_thread_and_generating_in_another(story):
     assert answers[0].token_ids == story.token_ids
 
 
+def test_every_event_may_be_asked_for_and_read_in_another_thread(runtime):
+    options = GenerationOptions(seed=1, max_tokens=40, max_denoising_steps=3)
+    draws = RecordingDraws(SeededDraws(1))
+    events = runtime.stream(STORY, options, draws=draws)
+    seen = []
+    while not (seen and isinstance(seen[-1], Finished)):
+        thread = threading.Thread(target=lambda: seen.append(next(events)))
+        thread.start()
+        thread.join()
+    for step in (event for event in seen if isinstance(event, DenoisingStep)):
+        for array in (step.argmax_canvas, step.accepted, step.entropy):
+            array.tolist()
+    for drawn in (*draws.trace.candidates, *draws.trace.renoise):
+        drawn.tolist()
+    assert seen[-1].result.token_ids == runtime.generate(STORY, options).token_ids
+
+
 def test_the_model_alone_needs_no_tokenizer(tmp_path):
     demo = files("mlx_diffusiongemma").joinpath("demo")
     for name in ("config.json", "model.safetensors"):
