@@ -3,11 +3,13 @@
 An absent field and a null one are the same: both take the default.
 """
 
-import math
+import sys
 from collections.abc import Mapping
 from typing import Any
 
 from mlx_diffusiongemma.errors import ConfigError
+
+_MAX = sys.float_info.max
 
 
 def integer(values: Mapping[str, Any], name: str, default: int | None = None) -> int:
@@ -26,7 +28,7 @@ def number(values: Mapping[str, Any], name: str, default: float) -> float:
     """A finite number above 0."""
     value = values.get(name)
     value = default if value is None else value
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _MAX:
         raise ConfigError(
             f"the checkpoint says {name} {value!r}",
             hint=f"{name} must be a finite number above 0",

@@ -88,6 +88,11 @@ def cut_block(
 def _check_prompt(prompt: Sequence[int], room: int, vocab_size: int) -> None:
     if not prompt:
         raise PromptError("the prompt holds no tokens", hint="write something to answer")
+    if room < 1:
+        raise PromptError(
+            "the context of this model has no room for a prompt and a canvas",
+            hint="is `max_position_embeddings` above `canvas_length` in its config.json?",
+        )
     if len(prompt) > room:
         raise PromptError(
             f"the prompt has {len(prompt)} tokens",

@@ -6,6 +6,7 @@ Both are frozen and validated when they are made; nothing checks them again.
 """
 
 import math
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -29,7 +30,8 @@ class _Range:
         kind = int if self.integer else (int, float)
         if not isinstance(value, bool) and isinstance(value, kind):
             above = value > self.low if self.exclusive else value >= self.low
-            if above and value < self.high:
+            is_finite = self.integer or value <= sys.float_info.max  # an int may be too large
+            if above and is_finite and value < self.high:
                 return
         raise ConfigError(f"{name} is {value!r}", hint=f"{name} must be {self}")
 
@@ -154,4 +156,9 @@ class GenerationOptions:
         if self.thinking not in (None, True, False):
             raise ConfigError(
                 f"thinking is {self.thinking!r}", hint="thinking must be True, False or None"
+            )
+        if self.chat_template not in (True, False):
+            raise ConfigError(
+                f"chat_template is {self.chat_template!r}",
+                hint="chat_template must be True or False",
             )

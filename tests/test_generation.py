@@ -140,6 +140,11 @@ def test_a_prompt_that_leaves_no_room_for_a_canvas_is_refused_before_any_work():
     assert next(run([FULL], prompt=[5] * 84, context=100)[1]).prompt_tokens == 84
 
 
+def test_a_context_without_room_for_any_prompt_says_so():
+    with pytest.raises(PromptError, match="no room for a prompt and a canvas"):
+        next(run([FULL], prompt=[5], context=L)[1])
+
+
 @pytest.mark.parametrize(
     ("prompt", "named"), [([], "no tokens"), ([5, V], f"token {V}"), ([-1], "token -1")]
 )

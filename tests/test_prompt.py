@@ -243,7 +243,21 @@ def test_content_that_is_no_text_is_an_error(demo, content):
         demo.encode_prompt([{"role": "user", "content": content}])
 
 
-@pytest.mark.parametrize("part", [{"type": "poem", "text": "a"}, {"type": "text"}, {"text": "a"}])
+@pytest.mark.parametrize("prompt", [None, 7, 0.5])
+def test_a_prompt_that_is_neither_text_nor_messages_is_an_error(demo, prompt):
+    with pytest.raises(PromptError, match=f"the prompt is a {type(prompt).__name__}"):
+        demo.encode_prompt(prompt)
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "poem", "text": "a"},
+        {"type": ["text"], "text": "a"},
+        {"type": "text"},
+        {"text": ""},
+    ],
+)
 def test_a_part_that_is_no_text_is_an_error(demo, part):
     with pytest.raises(PromptError, match="a part of type"):
         demo.encode_prompt([{"role": "user", "content": [part]}])
@@ -287,7 +301,8 @@ def test_messages_come_as_a_list(demo):
 
 
 @pytest.mark.parametrize(
-    "template", ["{{ raise_exception('roles must alternate') }}", "{{ missing.field }}", "{% if %}"]
+    "template",
+    ["{{ raise_exception('no') }}", "{{ missing.field }}", "{% if %}", "{{ 1 / 0 }}"],
 )
 def test_what_the_template_refuses_is_an_error(with_template, template):
     with pytest.raises(PromptError, match="the chat template refuses these messages: ."):

@@ -62,6 +62,19 @@ def test_a_broken_tokenizer_is_an_error(tmp_path, content):
     assert error.value.hint
 
 
+VISION = json.loads((DEMO / "config.json").read_text()) | {"vision_config": 5}
+
+
+@pytest.mark.parametrize(
+    ("name", "content"), [("tokenizer_config.json", []), ("config.json", VISION)]
+)
+def test_a_broken_file_beside_the_tokenizer_is_an_error(tmp_path, name, content):
+    folder = demo_folder(tmp_path / "t")
+    (folder / name).write_text(json.dumps(content))
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        Tokenizer.load(folder)
+
+
 def test_a_tokenizer_that_loses_text_is_an_error(tmp_path):
     folder = demo_folder(tmp_path / "t")
     tokenizer = json.loads((folder / "tokenizer.json").read_text())

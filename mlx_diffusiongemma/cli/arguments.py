@@ -17,6 +17,7 @@ from mlx_diffusiongemma.hub import DEFAULT_MODEL
 from mlx_diffusiongemma.options import DEFAULT_MAX_TOKENS, GenerationOptions, SamplerSettings
 
 _sampler = SamplerSettings()
+_SHOWN = 60  # characters of bad input in an error
 _FIELDS = tuple(field.name for field in fields(GenerationOptions))
 
 
@@ -203,4 +204,5 @@ def check_text(what: str, text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise PromptError(f"{what} is not valid UTF-8: {text!r}") from None
+        shown = repr(text) if len(text) <= _SHOWN else repr(text[:_SHOWN]) + " ..."
+        raise PromptError(f"{what} is not valid UTF-8: {shown}") from None

@@ -72,6 +72,8 @@ def test_standard_input_that_is_no_text_or_closed():
     run = run_command("generate", "-", *DEMO, stdin=b"caf\xe9")
     assert (run.code, run.out) == (1, "")
     assert run.err == "error: standard input is not valid UTF-8: 'caf\\udce9'\n"
+    long = run_command("generate", "-", *DEMO, stdin=b"\xff" * 100_000)
+    assert len(long.err) < 1000 and long.err.startswith("error: standard input is not valid UTF-8")
     closed = subprocess.run(
         ["sh", "-c", '"$@" <&-', "sh", *COMMAND, "generate", "-"], capture_output=True, text=True
     )
