@@ -7,7 +7,7 @@ import shutil
 import pytest
 from gemma_form import DEMO, demo_folder, token_ids
 
-from mlx_diffusiongemma.errors import CheckpointError
+from mlx_diffusiongemma.errors import CheckpointError, PromptError
 from mlx_diffusiongemma.text import MARKERS, Tokenizer
 
 
@@ -128,3 +128,23 @@ def test_a_token_outside_the_vocabulary_is_replaced(demo, token_id):
 def test_a_checkpoint_moves_with_its_folder(demo, tmp_path):
     shutil.copytree(DEMO, tmp_path / "copy", ignore=shutil.ignore_patterns("*.safetensors"))
     assert Tokenizer.load(tmp_path / "copy").encode_prompt("Hi") == demo.encode_prompt("Hi")
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "poem", "text": "a"},
+        {"type": ["text"], "text": "a"},
+        {"type": "text"},
+        {"text": ""},
+    ],
+)
+def test_a_part_that_is_no_text_is_an_error(demo, part):
+    with pytest.raises(PromptError, match="a part of type"):
+        demo.encode_prompt([{"role": "user", "content": [part]}])
+
+
+@pytest.mark.parametrize("chat_template", [True, False])
+def test_text_that_is_no_unicode_is_an_error(demo, chat_template):
+    with pytest.raises(PromptError, match="not valid Unicode"):
+        demo.encode_prompt("a\udc80b", chat_template=chat_template)
