@@ -108,7 +108,8 @@ def hub_name(source: str) -> str | None:
 
 def working_folder(output: Path) -> Path:
     """Where a Hub model's files lie while each is in use, beside the output."""
-    return output.with_name(f".{output.name}.source")
+    whole = Path(os.path.abspath(output))  # also `.`, which has no name
+    return whole.with_name(f".{whole.name}.source")
 
 
 def _write_rest(

@@ -104,6 +104,14 @@ def open_remote(
     return remote
 
 
+def is_here(name: str, revision: str | None) -> bool:
+    """Whether a Hub model is complete in the cache, so that resolving it fetches nothing large."""
+    from huggingface_hub import constants
+
+    cache = ModelCache(Path(constants.HF_HUB_CACHE), name)
+    return cache.complete_snapshot("main" if revision is None else revision) is not None
+
+
 def _link(target: Path, path: Path) -> None:
     path.unlink(missing_ok=True)
     path.symlink_to(target.resolve())

@@ -1,19 +1,20 @@
 """`dgemma-mlx convert`: a checkpoint in, an MLX checkpoint of chosen precision out."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from mlx_diffusiongemma import hub_remote
-from mlx_diffusiongemma.backend import NO_BACKEND, has_backend
 from mlx_diffusiongemma.cli import arguments, convert_arguments
 from mlx_diffusiongemma.cli.byte_progress import View, open_view
 from mlx_diffusiongemma.cli.console import note, print_json, say
 from mlx_diffusiongemma.cli.convert_arguments import RecipeChoice, choose_recipe, parse_size
 from mlx_diffusiongemma.cli.convert_table import plan_lines, report_lines
-from mlx_diffusiongemma.cli.loading import find_model
-from mlx_diffusiongemma.errors import ConfigError
+from mlx_diffusiongemma.cli.loading import check_backend, find_model
+from mlx_diffusiongemma.errors import ConfigError, ConversionError
 from mlx_diffusiongemma.hub import DownloadProgress
 
 if TYPE_CHECKING:
@@ -56,33 +57,60 @@ def convert_command(
     chosen = choose_recipe(RecipeChoice(recipe, *packing, dequantize=dequantize))
     max_shard_bytes = parse_size(max_shard_size)
     name = _one_source(source, hf_path)
-    target = _target(output, dry_run)
-    remote = _open_remote(name, target, revision) if low_disk else None
-    folder = remote.folder if remote else find_model(name, revision)
+    target = None if dry_run else _target(output, resume)
+    with _open_source(name, revision, target, low_disk) as (folder, remote):
+        from mlx_diffusiongemma.convert.plan import plan
 
-    from mlx_diffusiongemma.convert.plan import plan
-
-    found = plan(
-        folder,
-        chosen,
-        keep_vision=keep_vision,
-        allow_unknown=allow_unknown,
-        max_shard_bytes=max_shard_bytes,
-        layout="transformers" if dequantize else "mlx",
-    )
-    if dry_run:
-        _show_plan(found, as_json)
-        return
-    done = _carry_out(found, target, name, remote=remote, resume=resume, verify=verify)
+        found = plan(
+            folder,
+            chosen,
+            keep_vision=keep_vision,
+            allow_unknown=allow_unknown,
+            max_shard_bytes=max_shard_bytes,
+            layout="transformers" if dequantize else "mlx",
+        )
+        if target is None:
+            _show_plan(found, as_json)
+            return
+        done = _carry_out(found, target, name, remote=remote, resume=resume, verify=verify)
     _show(done, report_lines(done), as_json)
     if upload_repo:
         say(f"uploaded to {hub_remote.upload(target, upload_repo)}")
 
 
-def _target(output: str | None, dry_run: bool) -> Path:
-    if output is None and not dry_run:
+def _target(output: str | None, resume: bool) -> Path:
+    """The folder to make; what is in its way is said before anything is fetched."""
+    if output is None:
         raise ConfigError("there is no --out", hint="name the folder to make, or use --dry-run")
-    return Path(output or "converted").expanduser()
+    target = Path(output).expanduser()
+    if target.exists() and not resume:
+        raise ConversionError(
+            f"`{target}` exists already", hint="name another folder, or remove this one"
+        )
+    return target
+
+
+@contextmanager
+def _open_source(
+    name: str, revision: str | None, target: Path | None, low_disk: bool
+) -> Iterator[tuple[Path, hub_remote.Remote | None]]:
+    """The folder of the source, and what fetches its files when they are needed.
+
+    Without a target, headers are all that is fetched of a Hub model that is not here.
+    """
+    check_backend()
+
+    from mlx_diffusiongemma.convert.conversion import hub_name, working_folder
+
+    if target and low_disk:
+        remote = hub_remote.open_remote(name, working_folder(target), revision=revision)
+        yield remote.folder, remote
+    elif target or hub_name(name) is None or hub_remote.is_here(name, revision):
+        yield find_model(name, revision), None
+    else:
+        with TemporaryDirectory() as scratch:
+            remote = hub_remote.open_remote(name, Path(scratch), revision=revision)
+            yield remote.folder, None
 
 
 def _show_plan(plan: "ConversionPlan", as_json: bool) -> None:
@@ -108,16 +136,6 @@ def _one_source(source: str | None, hf_path: str | None) -> str:
     if not name:
         raise ConfigError("there is no SOURCE", hint="give a folder or a Hub model")
     return name
-
-
-def _open_remote(name: str, target: Path, revision: str | None) -> hub_remote.Remote:
-    if not has_backend():
-        problem, _, advice = NO_BACKEND.partition(". ")
-        raise ConfigError(problem, hint=advice)
-
-    from mlx_diffusiongemma.convert.conversion import working_folder
-
-    return hub_remote.open_remote(name, working_folder(target), revision=revision)
 
 
 def _carry_out(

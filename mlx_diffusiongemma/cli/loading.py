@@ -13,13 +13,18 @@ if TYPE_CHECKING:
     from mlx_diffusiongemma.runtime import Runtime
 
 
+def check_backend() -> None:
+    """Raise ConfigError when MLX cannot compute on this machine."""
+    if not has_backend():
+        problem, _, advice = NO_BACKEND.partition(". ")
+        raise ConfigError(problem, hint=advice)
+
+
 def find_model(name: str, revision: str | None) -> Path:
     """The folder of a model; what a download will cost is said before it starts."""
     from mlx_diffusiongemma.cli.download import DownloadDisplay
 
-    if not has_backend():
-        problem, _, advice = NO_BACKEND.partition(". ")
-        raise ConfigError(problem, hint=advice)
+    check_backend()
     with DownloadDisplay() as display:
         return hub.resolve(
             name, revision=revision, progress=display.progress, on_plan=display.on_plan

@@ -127,7 +127,7 @@ def test_mlx_vlm_reads_what_we_write(tmp_path, model, recipe, keep_vision):
     convert_checkpoint(source, tmp_path / "out", recipe, keep_vision=keep_vision)
     script = Path(__file__).with_name("vlm_logits.py")
     arguments = [VLM_PYTHON, script, tmp_path / "out", tmp_path / "logits.npz"]
-    subprocess.run(arguments, check=True, timeout=120)
+    subprocess.run(arguments, check=True, timeout=600)
     theirs = dict(np.load(tmp_path / "logits.npz"))
     ours = our_passes.run(load_model(tmp_path / "out", dtype="float32"), theirs)
     for name in ("prompt/logits", "denoise/logits", "conditioned/logits"):

@@ -42,7 +42,7 @@ def source(tmp_path):
 def ask(upload_hub, tmp_path):
     """One call of the client, whose Hub cache is `tmp_path`/hf."""
 
-    def run(token=None, **call):
+    def run(token=None, command=(), **call):
         kept = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
         ours = {
             "HF_ENDPOINT": upload_hub.url,
@@ -53,15 +53,15 @@ def ask(upload_hub, tmp_path):
         if token:
             ours["HF_TOKEN"] = token
         done = subprocess.run(
-            [sys.executable, CLIENT],
+            [sys.executable, *(command or [CLIENT])],
             env=kept | ours,
             input=json.dumps({"name": NAME, **call}),
             capture_output=True,
             text=True,
             timeout=120,
         )
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
+        assert command or done.returncode == 0, done.stderr
+        return done if command else json.loads(done.stdout)
 
     return run
 
@@ -116,6 +116,21 @@ def test_a_download_that_fails_is_one_clear_error(upload_hub, source, ask, tmp_p
     answer = ask(name="people/odd", output=str(tmp_path / "odd"), recipe="bf16")
     assert "model-00002-of-00004.safetensors" in answer["error"]
     assert "no safetensors header" in answer["error"]
+
+
+def test_a_dry_run_fetches_headers_only(upload_hub, source, ask, tmp_path):
+    upload_hub.reset()
+    upload_hub.add(NAME, contents(source))
+    convert = ("-m", "mlx_diffusiongemma", "convert", NAME)
+    done = ask(command=(*convert, "--dry-run"))
+    assert done.returncode == 0, done.stderr
+    assert "source tensors: 76 = 76 used" in done.stdout
+    assert not list((tmp_path / "hf").rglob("*.safetensors"))
+    # Something in the way of the output is said before the Hub is asked.
+    upload_hub.forget_traffic()
+    done = ask(command=(*convert, "--out", str(source)))
+    assert done.returncode == 1 and "exists already" in done.stderr
+    assert upload_hub.requests == []
 
 
 @pytest.mark.parametrize("name", ["demo", "./folder", "a/b/c"])
