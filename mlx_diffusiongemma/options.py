@@ -38,7 +38,7 @@ class _Range:
     def __str__(self) -> str:
         noun = "an integer" if self.integer else "a finite number"
         start = f"above {self.low:g}" if self.exclusive else f"of {self.low:g} or more"
-        return f"{noun} {start}" + (f" and below {self.high:g}" if self.high < math.inf else "")
+        return f"{noun} {start}" + (f" and below {self.high}" if self.high < math.inf else "")
 
 
 _RANGES = {

@@ -23,6 +23,7 @@ from mlx_diffusiongemma.config import (
     read_generation_config,
 )
 from mlx_diffusiongemma.draws import Draws, SeededDraws
+from mlx_diffusiongemma.errors import ConfigError
 from mlx_diffusiongemma.events import (
     BlockCommitted,
     DenoisingStep,
@@ -95,8 +96,8 @@ def load_model(
     force: bool = False,
     max_context: int | None = None,
 ) -> DiffusionGemma:
-    """Load the model of a folder alone; it needs no tokenizer. See `load`."""
-    folder = Path(path)
+    """Load the model of a folder (or "demo") alone; it needs no tokenizer. See `load`."""
+    folder = hub.resolve(str(path))
     config = read_config(folder)
     compute = device.compute_dtype(config, dtype)
     if not force:
@@ -163,6 +164,10 @@ class Runtime:
             PromptError: the prompt cannot be read.
             GenerationError: the logits are not numbers.
         """
+        if not isinstance(options, GenerationOptions):
+            raise ConfigError(
+                f"options are {options!r}", hint="give a GenerationOptions, or leave them out"
+            )
         prompt_ids = self.tokenizer.encode_prompt(
             prompt, chat_template=options.chat_template, thinking=options.thinking
         )

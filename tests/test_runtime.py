@@ -219,3 +219,15 @@ def test_a_download_larger_than_the_memory_is_refused_before_it_starts(monkeypat
     with pytest.raises(expected):
         dg.load("org/name", force=force, on_plan=told.append)
     assert told[0].total_bytes == 10**18
+
+
+@pytest.mark.parametrize("options", [None, {"seed": 1}])
+def test_options_of_another_type_are_refused(runtime, options):
+    with pytest.raises(dg.ConfigError, match="GenerationOptions|options are"):
+        runtime.stream("2 + 2 =", options)
+
+
+def test_the_demo_models_network_loads_by_its_name():
+    assert dg.load_model("demo").config.canvas_length > 0
+    with pytest.raises(dg.HubError, match="nowhere"):
+        dg.load_model("./nowhere")
