@@ -40,7 +40,7 @@ RANGES = {
     "stability_threshold": "an integer of 0 or more",
     "confidence_threshold": "a finite number above 0",
     "max_tokens": "an integer of 1 or more",
-    "seed": "an integer of 0 or more and below 1.84467e+19",
+    "seed": "an integer of 0 or more and below 18446744073709551616",
 }
 BAD_OPTIONS = BAD | {"max_tokens": [0, -1, 2.0, None, True], "seed": [-1, 2**64, 1.0, "a"]}
 
