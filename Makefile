@@ -30,7 +30,7 @@ $(VENV)/.installed: pyproject.toml
 	@$(BIN)/python -c 'import pip' 2>/dev/null || { \
 	  python=$$(tools/find_python.sh) && echo "creating $(VENV) with $$python" && \
 	  "$$python" -m venv --clear $(VENV); }
-	@echo "installing into $(VENV), once; this takes a minute or two"
+	@echo "installing into $(VENV), once; this takes a few minutes"
 	$(BIN)/python -m pip install -qq --editable '.[$(EXTRAS)]'
 	@touch $@
 
@@ -44,7 +44,9 @@ $(PARITY)/.installed: pyproject.toml
 
 demo: install  ## watch the model that ships in the package write an answer
 	@watch=; if [ -t 1 ] && [ -t 2 ]; then watch=--watch; fi; \
-	set -x; $(BIN)/dgemma-mlx generate --model demo --seed 1 $$watch "$(DEMO_PROMPT)"
+	printf '+ %s\n' "$(BIN)/dgemma-mlx generate --model demo --seed 1 $$watch '$(DEMO_PROMPT)'"; \
+	$(BIN)/dgemma-mlx generate --model demo --seed 1 $$watch "$(DEMO_PROMPT)"
+	@printf '%s\n' "next: $(BIN)/dgemma-mlx chat --model demo   or: source $(BIN)/activate"
 
 test: install  ## run the tests (seconds to minutes)
 	$(BIN)/python -m pytest -m "not slow"

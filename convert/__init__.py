@@ -1,6 +1,6 @@
 """Turn released weights into MLX checkpoints, once, in bounded memory.
 
-    convert_checkpoint("google/diffusiongemma-26B-A4B-it", "diffusiongemma", "mixed-4-8")
+convert_checkpoint("google/diffusiongemma-26B-A4B-it", "diffusiongemma", "mixed-4-8")
 """
 
 from mlx_diffusiongemma.convert.conversion import convert_checkpoint

@@ -148,8 +148,10 @@ def follow(
 
 
 def say_if_cut(result: GenerationResult, max_tokens: int) -> None:
-    """Say that the answer was cut, if it was."""
+    """Say that the answer was cut, if it was, or that there is none."""
     if result.finish_reason != "length":
+        if not (result.text or result.thought or result.tool_calls):
+            note("the model ended its answer at once")
         return
     count = result.stats.generated_tokens
     if count >= max_tokens:
