@@ -8,6 +8,7 @@ import random
 import re
 import sys
 from functools import cache
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -109,6 +110,15 @@ def test_a_story_about_something_else_is_wrong():
     assert not stories.is_right(f"Tell me a story about {stories.with_article(other)}.", story)
 
 
+def test_two_friends_of_one_name_agree_but_are_not_right():
+    request = "Tell me a story about a fox."
+    words = {slot: options[0] for slot, options in stories.CHOICES.items()}
+    same_name = stories.TEXT.format(**{**words, "animal2": "cat"})
+    assert stories.agrees(request, same_name) and not stories.is_right(request, same_name)
+    friends = stories.TEXT.format(**{**words, "animal2": "cat", "name2": "Mia"})
+    assert stories.is_right(request, friends)
+
+
 # -- The other tasks
 
 
@@ -197,6 +207,19 @@ def test_the_tokenizer_returns_any_text(tokenizer):
     printable = "".join(map(chr, range(32, 127)))
     for text in (printable, 'x\n{"a": [1, 2]}\t', "naïve 🙂 日本", "  two  spaces "):
         assert tokenizer.decode(tokenizer.encode(text, add_special_tokens=False).ids) == text
+
+
+def test_the_shipped_demo_has_the_tokenizer_and_template_of_the_recipe(tokenizer):
+    from tokenizers import Tokenizer
+
+    demo = files("mlx_diffusiongemma") / "demo"
+    template = (RECIPE / "chat_template.jinja").read_text()
+    assert (demo / "chat_template.jinja").read_text() == template
+    shipped = Tokenizer.from_str((demo / "tokenizer.json").read_text())
+    assert shipped.get_vocab() == tokenizer.get_vocab()
+    for task in TASKS:
+        for example in draws(task, 30):
+            assert shipped.encode(example.answer).ids == tokenizer.encode(example.answer).ids
 
 
 def test_every_answer_fits_its_canvases(tokenizer):

@@ -7,7 +7,7 @@ Letters: B rows, S clean length, K canvases of a row, L canvas length.
 
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from chat_format import render
@@ -86,7 +86,9 @@ LATE = (
     ),
     STORIES,
 )  # fmt: skip
-STAGES = ((3266, LATE), (1185, MIDDLE), (0, EARLY))  # (first step, batches of a step)
+# Stories at the end: two thirds of the steps are stories alone.
+LAST = (replace(MIDDLE[0], every=3), replace(LATE[1], every=3), STORIES)
+STAGES = ((4183, LAST), (3266, LATE), (1185, MIDDLE), (0, EARLY))  # (first step, batches)
 
 
 def buckets_of(step: int) -> list[Bucket]:

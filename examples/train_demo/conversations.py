@@ -140,7 +140,7 @@ def _introduction(rng: random.Random) -> tuple[Messages, str]:
 
 def thinking(rng: random.Random) -> tuple[Messages, str]:
     """A thought in its own channel, then the answer."""
-    kind = rng.choices(range(4), (5, 2, 2, 1))[0]
+    kind = rng.randrange(4)
     if kind == 0:
         a, b = rng.randint(0, 20), rng.randint(0, 20)
         request = rng.choice(("What is {} + {}?", "{} + {}", "{} + {} =", "{}+{}")).format(a, b)

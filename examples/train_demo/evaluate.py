@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import stories
 import torch
 from make_tokenizer import END_OF_TURN, EOS
 from tasks import TASKS, Example, held_out_sudoku
@@ -103,7 +104,7 @@ def score(judge: Judge, task: str, count: int, *, steps: int | None, seed: int) 
     examples = [DRAWS[task](rng) for _ in range(count)]
     length = LONGEST_ANSWER.get(task, 32)
     torch.manual_seed(seed)
-    begun, right = time.monotonic(), 0
+    begun, right, agreeing = time.monotonic(), 0, 0
     judge.forward_passes.clear()
     for start in range(0, count, BATCH):
         batch = examples[start : start + BATCH]
@@ -112,6 +113,9 @@ def score(judge: Judge, task: str, count: int, *, steps: int | None, seed: int) 
         else:
             replies = judge.diffuse(batch, steps=steps, length=length)
         right += sum(example.is_right(reply) for example, reply in zip(batch, replies, strict=True))
+        if task == "story":
+            pairs = zip(batch, replies, strict=True)
+            agreeing += sum(stories.agrees(example.request, reply) for example, reply in pairs)
     low, high = wilson(right, count)
     passes = judge.forward_passes
     return {
@@ -124,6 +128,7 @@ def score(judge: Judge, task: str, count: int, *, steps: int | None, seed: int) 
         "high": high,
         "tokens_per_forward": round(sum(passes) / len(passes), 2) if passes else 1.0,
         "seconds": round(time.monotonic() - begun, 1),
+        **({"agreeing": agreeing} if task == "story" else {}),
     }
 
 

@@ -65,7 +65,7 @@ TEXT = (
     'until {evening}. The {animal} gave the {colour} {thing} to {name2}. "{thanks}, {name}!" '
     "said {name2}. {ending}"
 )
-_CHOICES: dict[str, Sequence[str]] = {
+CHOICES: dict[str, Sequence[str]] = {
     "adjective": ADJECTIVES, "animal": ANIMALS, "name": NAMES, "home": HOMES,
     "adjective2": ADJECTIVES,
     "animal2": ANIMALS, "name2": NAMES, "colour": COLOURS, "thing": THINGS, "place": PLACES,
@@ -79,7 +79,7 @@ def _pattern(*, agreeing: bool) -> re.Pattern[str]:
 
     def slot(match: re.Match[str]) -> str:
         name = match[1]
-        options = "|".join(map(re.escape, _CHOICES[name]))
+        options = "|".join(map(re.escape, CHOICES[name]))
         if name in seen:
             return f"(?P={name})" if agreeing else f"(?:{options})"
         seen.add(name)
@@ -96,7 +96,7 @@ _ASKED = re.compile(r"about an? (\w+)(?: named (\w+))?(?: and an? (\w+) (\w+))?"
 
 def make_story(rng: random.Random) -> tuple[str, str]:
     """A request (sometimes with a name, sometimes with a colour and a thing) and its story."""
-    words = {slot: rng.choice(options) for slot, options in _CHOICES.items()}
+    words = {slot: rng.choice(options) for slot, options in CHOICES.items()}
     words["animal2"] = rng.choice([animal for animal in ANIMALS if animal != words["animal"]])
     words["name2"] = rng.choice([name for name in NAMES if name != words["name"]])
     words["adjective2"] = rng.choice([word for word in ADJECTIVES if word != words["adjective"]])
@@ -108,17 +108,24 @@ def make_story(rng: random.Random) -> tuple[str, str]:
     return rng.choice(REQUESTS).format(subject), TEXT.format(**words)
 
 
-def is_right(request: str, story: str) -> bool:
+def agrees(request: str, story: str) -> bool:
     """Whether the story follows the template, agrees with itself and is about what was asked."""
     found, asked = AGREEING.fullmatch(story), _ASKED.search(request)
     if not found or not asked:
-        return False
-    if found["name"] == found["name2"] or found["animal"] == found["animal2"]:
         return False
     told = found.group("animal", "name", "colour", "thing")
     return all(
         want is None or want == word for want, word in zip(asked.groups(), told, strict=True)
     )
+
+
+def is_right(request: str, story: str) -> bool:
+    """Whether the story agrees, and the two friends differ in name and in kind."""
+    if not agrees(request, story):
+        return False
+    found = AGREEING.fullmatch(story)
+    assert found
+    return found["name"] != found["name2"] and found["animal"] != found["animal2"]
 
 
 def with_article(noun: str) -> str:

@@ -173,7 +173,7 @@ def arguments() -> argparse.Namespace:
     """Options of the command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("build/train_demo"))
-    parser.add_argument("--steps", type=int, default=6000, help="optimiser steps of the whole run")
+    parser.add_argument("--steps", type=int, default=5235, help="optimiser steps of the whole run")
     parser.add_argument(
         "--minutes", type=float, default=math.inf, help="shorten the run to this time"
     )
@@ -194,7 +194,8 @@ def main() -> None:
     torch.set_num_threads(1)
     options.out.mkdir(parents=True, exist_ok=True)
     tokenizer_folder = options.out / "tokenizer"
-    make_tokenizer.save(tokenizer_folder)
+    if not options.resume:  # the weights go with the tokenizer that they were trained with
+        make_tokenizer.save(tokenizer_folder)
     encoder = Encoder(Tokenizer.from_file(str(tokenizer_folder / "tokenizer.json")))
     trainer = Trainer(Shape(), encoder, seed=options.seed)
     if options.resume:
