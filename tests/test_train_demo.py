@@ -245,11 +245,13 @@ def make_trainer(tokenizer):
 
 
 @pytest.mark.parity
-def test_a_few_steps_lower_both_losses(make_trainer):
-    trainer = make_trainer()
-    losses = [trainer.step(0.0) for _ in range(7)]
-    assert losses[-1][0] < losses[0][0]
-    assert losses[-1][1] < losses[0][1]
+def test_repeating_one_step_lowers_both_losses(make_trainer):
+    trainer, losses = make_trainer(), []
+    for _ in range(6):
+        trainer.progress.step = 200  # past the warm-up: the same batch and noise every time
+        losses.append(trainer.step(0.0))
+    assert losses[-1][0] < 0.9 * losses[0][0]
+    assert losses[-1][1] < 0.9 * losses[0][1]
 
 
 @pytest.mark.parity
