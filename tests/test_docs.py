@@ -6,8 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import mlx.core as mx
 import pytest
+import tiny
 
+from mlx_diffusiongemma import device
+from mlx_diffusiongemma.config import parse_config
+from mlx_diffusiongemma.recipes import find_recipe
 from mlx_diffusiongemma.version import __version__
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -104,6 +109,18 @@ def test_every_option_in_the_readme_exists():
         shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         for option in re.findall(r"(?<!\w)--[a-z-]+", arguments):
             assert option in shown, f"dgemma-mlx {name} has no {option}"
+
+
+def test_the_sizes_in_the_readme_are_those_of_the_memory_check():
+    config = parse_config(tiny.released_values())
+    rows = re.findall(
+        r"^\| `([\w-]+)`.*?\| ([\d.]+) GB \| ([\d.]+) GB \| ([\d.]+) GB \|$", README, re.M
+    )
+    assert [row[0] for row in rows] == ["bf16", "8bit", "mixed-4-8"]
+    for name, *written in rows:
+        weights = device.recipe_bytes(find_recipe(name), config, mx.bfloat16.size)
+        needs = [device.memory_need(config, [], mx.bfloat16, n).total for n in (4096, 131_072)]
+        assert written == [f"{size / 1e9:.1f}" for size in (weights, *(weights + n for n in needs))]
 
 
 def test_the_python_example_runs():
