@@ -217,7 +217,7 @@ class Tokenizer:
         if thinking and not self.supports_thinking:
             raise PromptError(
                 "this checkpoint's chat template cannot turn thinking on",
-                hint="leave thinking out",
+                hint="leave thinking (`--thinking`) out",
             )
         # Not mlx-lm's wrapper: it turns thinking on when nobody asked.
         choice: dict[str, Any] = {} if thinking is None else {"enable_thinking": thinking}

@@ -206,15 +206,21 @@ def test_a_wrong_command_line_is_one_line_a_hint_and_exit_code_2(run_here, args,
 
 def test_at_a_terminal_the_channels_take_turns_on_lines_of_their_own(run_here, monkeypatch):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    events = [block("Once", thought="Hm"), block(" more", thought="Hm?"), finished("")]
+    events = [block("Once", thought="Hm"), block(" more", thought="Hm?"), finished("Once more")]
     run = run_here("generate", "Hello", runtime=FakeRuntime(events))
     assert (run.out, run.err) == ("Once more\n", "Hm\n\nHm?\n")
 
 
 def test_elsewhere_a_later_thought_leaves_no_empty_line(run_here):
-    events = [block("Once", thought="Hm"), block(" more", thought="Hm?"), finished("")]
+    events = [block("Once", thought="Hm"), block(" more", thought="Hm?"), finished("Once more")]
     run = run_here("generate", "Hello", runtime=FakeRuntime(events))
     assert (run.out, run.err) == ("Once more\n", "Hm\nHm?\n")
+
+
+def test_an_empty_answer_is_said(run_here):
+    run = run_here("generate", "Hello", runtime=FakeRuntime([block(""), finished("")]))
+    assert run.out == "\n"
+    assert run.err == "note: the model ended its answer at once\n"
 
 
 def test_a_block_is_written_at_once(monkeypatch):
