@@ -6,6 +6,7 @@ Subprocesses inherit it.
 
 import os
 import secrets
+import signal
 import socket
 import tempfile
 from importlib.util import find_spec
@@ -22,6 +23,10 @@ os.environ["HOME"] = _home.name
 os.environ["HF_HOME"] = str(Path(_home.name) / "huggingface")
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
+
+# A shell that starts the tests in the background has them ignore Ctrl-C, and so would the commands
+# that they start and interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _require_editable_install() -> None:
