@@ -1,75 +1,98 @@
-"""A long process stays as fast and as small as a fresh one: 60 generations, watched, cancelled."""
+"""A long process stays as fast and as small as a fresh one: 60 generations, watched, cancelled.
 
-import resource
+The last ten generations of the long process and the first ten of a fresh one take turns, so that
+a machine that changes its speed meanwhile changes both, and the two must write the same texts.
+"""
+
+import json
 import statistics
+import subprocess
 import sys
-import time
+from pathlib import Path
 
 import pytest
 
-import mlx_diffusiongemma as dg
-from mlx_diffusiongemma import DenoisingStep, GenerationOptions
-
-REQUESTS = 60
-SEEDS = 5  # used in turn, so that the first ten and the last ten do the same work
-
-
-def resident_bytes():
-    """Memory of this process now, not its high-water mark, where the system tells it."""
-    try:
-        with open("/proc/self/statm") as statm:
-            return int(statm.read().split()[1]) * resource.getpagesize()
-    except FileNotFoundError:
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return peak * (1 if sys.platform == "darwin" else 1024)
+WORKER = Path(__file__).with_name("worker.py")
+REQUESTS, COMPARED = 60, 10
+SEEDS = 5  # used in turn
+SHORT = "2 + 2 ="
+MODES = {"plain": {}, "watched": {"watch": True}, "after cancellations": {"cancel_first": True}}
 
 
-def answer(runtime, prompt, index, *, watch):
-    for event in runtime.stream(prompt, GenerationOptions(seed=index, max_denoising_steps=8)):
-        if watch and isinstance(event, DenoisingStep):
-            runtime.tokenizer.decode(event.argmax_canvas[0].tolist())
-    return event.result.text
+class Worker:
+    """A process that generates; see worker.py."""
+
+    def __enter__(self):
+        self._process = subprocess.Popen(
+            [sys.executable, str(WORKER)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+        )
+        return self
+
+    def __exit__(self, *error):
+        self._process.stdin.close()
+        assert self._process.wait() == 0
+        self._process.stdout.close()
+
+    def ask(self, prompt, index, *, steps=8, watch=False, cancel_first=False):
+        request = {
+            "prompt": prompt,
+            "seed": index % SEEDS,
+            "steps": steps,
+            "watch": watch,
+            "cancel_first": cancel_first,
+        }
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        return json.loads(self._process.stdout.readline())
 
 
-def cancelled(runtime, index):
-    stream = runtime.stream("Tell me a story about a fox.", GenerationOptions(seed=index))
-    for _ in range(3):
-        next(stream)
-    stream.close()
+def last_and_fresh(old, ask):
+    """Ten more answers of `old` and the first ten of a new process, in turns."""
+    last, fresh = [], []
+    with Worker() as new:
+        for index in range(REQUESTS - COMPARED, REQUESTS):
+            last.append(ask(old, index))
+            fresh.append(ask(new, index))
+    return last, fresh
 
 
-@pytest.mark.parametrize("mode", ["plain", "watched", "after cancellations"])
+def check_speed(label, last, fresh):
+    """The bar: the median of the last ten is at most 1.2 times that of the first ten."""
+    late, early = (statistics.median(answer["seconds"] for answer in run) for run in (last, fresh))
+    print(
+        f"\n{label}: median of the last 10 {late * 1e3:.0f} ms, of a fresh 10 {early * 1e3:.0f} ms"
+    )
+    assert late <= 1.2 * early
+    assert [answer["text"] for answer in last] == [answer["text"] for answer in fresh]
+
+
+@pytest.mark.parametrize("mode", MODES)
 def test_latency_and_memory_stay_flat(mode):
-    runtime = dg.load("demo")
-    seconds, memory, texts = [], [], []
-    for index in range(REQUESTS):
-        if mode == "after cancellations":
-            cancelled(runtime, index)
-        started = time.process_time()  # a busy machine is not our slowdown
-        texts.append(answer(runtime, "2 + 2 =", index % SEEDS, watch=mode == "watched"))
-        seconds.append(time.process_time() - started)
-        memory.append(resident_bytes())
-    first, last = statistics.median(seconds[:10]), statistics.median(seconds[-10:])
-    grown = memory[-1] - memory[REQUESTS // 3]
-    print(f"\n{mode}: median of first 10 {first * 1e3:.0f} ms, of last 10 {last * 1e3:.0f} ms")
-    print(f"{mode}: resident {memory[-1] / 1e6:.0f} MB, {grown / 1e6:+.1f} MB since a third")
-    assert last <= 1.2 * first
+    def ask(worker, index):
+        return worker.ask(SHORT, index, **MODES[mode])
+
+    with Worker() as old:
+        before = [ask(old, index) for index in range(REQUESTS - COMPARED)]
+        last, fresh = last_and_fresh(old, ask)
+    check_speed(mode, last, fresh)
+    grown = last[-1]["resident"] - before[REQUESTS // 3]["resident"]
+    print(
+        f"{mode}: resident {last[-1]['resident'] / 1e6:.0f} MB, {grown / 1e6:+.1f} MB since a third"
+    )
     assert grown < 8e6
+    texts = [answer["text"] for answer in before + last]
     assert texts[:SEEDS] == texts[-SEEDS:], "the same seeds must give the same texts to the end"
 
 
 def test_one_long_answer_does_not_poison_the_process():
     """Nineteen short answers, one of several canvases, ten short ones."""
-    runtime = dg.load("demo")
-
-    def timed(prompt, seed):
-        started = time.process_time()
-        runtime.generate(prompt, GenerationOptions(seed=seed))
-        return time.process_time() - started
-
-    before = [timed("2 + 2 =", 1) for _ in range(19)]
-    memory = resident_bytes()
-    timed("Tell me a story about a fox.", 1)
-    after = [timed("2 + 2 =", 1) for _ in range(10)]
-    assert statistics.median(after) <= 1.2 * statistics.median(before)
-    assert resident_bytes() - memory < 8e6
+    with Worker() as old:
+        before = [old.ask(SHORT, index) for index in range(19)]
+        old.ask("Tell me a story about a fox.", 1, steps=24)
+        last, fresh = last_and_fresh(old, lambda worker, index: worker.ask(SHORT, index))
+    check_speed("after a long answer", last, fresh)
+    assert last[-1]["resident"] - before[-1]["resident"] < 8e6
