@@ -4,7 +4,8 @@
     python benchmarks/step_time.py --peer PYTHON        also mlx-vlm, by an interpreter that has it
 
 Both sides run the entropy-bound sampler for the same number of steps, each measurement in a process
-of its own, in turns, so that a busy machine slows both. Medians are reported.
+of its own. The sides take turns, and who begins changes with every round, so that a machine that is
+busy or changes its speed slows both. Medians are reported, ratios as medians over the rounds.
 """
 
 import argparse
@@ -24,7 +25,9 @@ from synthetic import write_checkpoint
 from mlx_diffusiongemma import __version__
 
 HERE = Path(__file__).resolve().parent
-MODELS = {"demo": (64, 24), "mid": (512, 3)}  # prompt tokens and denoising steps
+MODELS = {"demo": (64, 96), "mid": (512, 3)}  # prompt tokens and denoising steps
+OURS, THEIRS = "mlx-diffusiongemma", "mlx-vlm"
+RATIOS = ("step_seconds", "step_cpu_seconds")  # at most 1.0 is the aim
 Measurement = dict[str, float]
 
 
@@ -48,17 +51,17 @@ def median(measurements: list[Measurement]) -> Measurement:
 
 def compare(model: str, checkpoint: Path, peer: str | None, rounds: int) -> dict[str, Measurement]:
     """Measure one model on each side, in turns."""
-    ours: list[Measurement] = []
-    theirs: list[Measurement] = []
-    for _ in range(rounds):
-        ours.append(run_worker(sys.executable, "worker.py", checkpoint, model))
-        if peer:
-            theirs.append(run_worker(peer, "worker_mlx_vlm.py", checkpoint, model))
-    sides = {"mlx-diffusiongemma": median(ours)}
-    if theirs:
-        sides["mlx-vlm"] = median(theirs)
-        ratios = [a["step_seconds"] / b["step_seconds"] for a, b in zip(ours, theirs, strict=True)]
-        sides["ratio"] = {"step_time": statistics.median(ratios)}
+    runs = {OURS: (sys.executable, "worker.py")}
+    if peer:
+        runs[THEIRS] = (peer, "worker_mlx_vlm.py")
+    rows: list[dict[str, Measurement]] = []
+    for turn in range(rounds):
+        order = list(runs)[:: -1 if turn % 2 else 1]
+        rows.append({side: run_worker(*runs[side], checkpoint, model) for side in order})
+    sides = {side: median([row[side] for row in rows]) for side in runs}
+    if peer:
+        ratios = [{key: row[OURS][key] / row[THEIRS][key] for key in RATIOS} for row in rows]
+        sides["ratio"] = median(ratios)
     return sides
 
 
@@ -68,7 +71,8 @@ def show(model: str, sides: dict[str, Measurement]) -> None:
     print(f"{model}: prompt of {tokens} tokens, {steps} denoising steps")
     for name, side in sides.items():
         if name == "ratio":
-            print(f"  step time, this runtime / mlx-vlm: {side['step_time']:.2f}")
+            wall, cpu = (side[key] for key in RATIOS)
+            print(f"  step, {OURS} / {THEIRS}: {wall:.2f} of its time, {cpu:.2f} of its CPU time")
             continue
         step, prefill = side["step_seconds"] * 1e3, side["prefill_seconds"] * 1e3
         peak = side["peak_bytes"] / 1e6
@@ -80,7 +84,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", choices=[*MODELS, "all"], default="all")
     parser.add_argument("--peer", help="interpreter of an environment with mlx-vlm")
-    parser.add_argument("--rounds", type=int, default=3, help="measurements a side")
+    parser.add_argument("--rounds", type=int, default=5, help="measurements a side")
     parser.add_argument("--json", type=Path, help="file to write the numbers to")
     arguments = parser.parse_args()
     peer = arguments.peer
