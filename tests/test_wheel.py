@@ -151,4 +151,4 @@ def test_the_metadata_says_what_the_package_is(metadata):
 
 def test_the_command_is_installed(wheel):
     (name,) = [name for name in wheel.namelist() if name.endswith("entry_points.txt")]
-    assert "dgemma-mlx = mlx_diffusiongemma.cli.app:main" in wheel.read(name).decode()
+    assert "dgemma-mlx = mlx_diffusiongemma.__main__:main" in wheel.read(name).decode()

@@ -109,6 +109,12 @@ def test_ctrl_c_exits_130_and_a_kill_143_without_a_word(number, code):
     assert all(line.startswith(b"canvas 1  step") for line in err.splitlines())
 
 
+def test_ctrl_c_while_the_command_is_still_being_imported(tmp_path):
+    tmp_path.joinpath("typer.py").write_text("raise KeyboardInterrupt")
+    run = run_command("--help", PYTHONPATH=str(tmp_path))
+    assert (run.code, run.out, run.err) == (130, "", "")
+
+
 def test_ctrl_c_in_a_chat_cancels_the_turn_alone_and_twice_at_the_prompt_leaves():
     chat = Terminal("chat", *DEMO, *ENDLESS, "--watch")
     chat.wait_for("> ")
