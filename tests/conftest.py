@@ -8,6 +8,7 @@ import os
 import secrets
 import signal
 import socket
+import sys
 import tempfile
 from importlib.util import find_spec
 from pathlib import Path
@@ -49,10 +50,15 @@ _require_editable_install()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip, with the reason, what this machine cannot run."""
+    """Skip, with the reason, what this machine cannot run. Where CI=true, Linux must have clang."""
+    import emulator
     import mlx.core as mx
 
     missing = {}
+    if no_emulator := emulator.missing():
+        missing["emulator"] = no_emulator
+        if sys.platform == "linux" and os.environ.get("CI") == "true":
+            raise pytest.UsageError(no_emulator)
     if not mx.metal.is_available():
         missing["metal"] = "no Metal GPU on this machine"
     if find_spec("torch") is None:

@@ -50,7 +50,8 @@ ALLOWANCES: dict[str, int] = {}
 
 SKIPPED_FOLDERS = {"build", "dist", "__pycache__"}
 DOTTED_FOLDERS = {".ci", ".github"}
-TEXT_SUFFIXES = {".py", ".md", ".toml", ".yml", ".sh", ".metal", ".jinja", ".in", ".json", ""}
+NATIVE_SUFFIXES = {".cpp", ".h", ".metal"}
+TEXT_SUFFIXES = {".py", ".md", ".toml", ".yml", ".sh", ".jinja", ".in", ".json", ""}
 MACHINE_PATH = re.compile(r"(?<![\w.])/(?:home|Users|root|work|tmp|opt)/\w")
 UNFINISHED = re.compile(r"\b(?:" + "TO" + "DO|FIX" + r"ME)\b")
 
@@ -72,6 +73,7 @@ def all_files() -> tuple[Path, ...]:
 
 
 PYTHON_FILES = [path for path in all_files() if path.suffix == ".py"]
+NATIVE_FILES = [path for path in all_files() if path.suffix in NATIVE_SUFFIXES]
 PACKAGE_FILES = [path for path in PYTHON_FILES if path.relative_to(ROOT).parts[0] in FOLDERS]
 
 
@@ -211,6 +213,13 @@ def test_files_are_short(path):
     assert lines <= ALLOWANCES.get(name, MAX_FILE_LINES), f"{name} has {lines} lines"
 
 
+@pytest.mark.parametrize("path", NATIVE_FILES, ids=name_of)
+def test_native_files_are_short_and_say_what_they_are_for(path):
+    first, *rest = path.read_text().splitlines()
+    assert re.match(r"// .+[.:]$", first), "one sentence, one line"
+    assert 1 + len(rest) <= MAX_FILE_LINES
+
+
 @each_python_file
 def test_functions_are_short(path):
     for node in ast.walk(tree(path)):
@@ -228,7 +237,9 @@ def test_every_allowance_is_needed():
         assert lines > (MAX_FUNCTION_LINES if function else MAX_FILE_LINES)
 
 
-@pytest.mark.parametrize("path", [p for p in all_files() if p.suffix in TEXT_SUFFIXES], ids=name_of)
+@pytest.mark.parametrize(
+    "path", [p for p in all_files() if p.suffix in TEXT_SUFFIXES | NATIVE_SUFFIXES], ids=name_of
+)
 def test_no_machine_paths_and_nothing_left_undone(path):
     if path.stat().st_size > 1_000_000:
         return  # data
