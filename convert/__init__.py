@@ -5,6 +5,7 @@ convert_checkpoint("google/diffusiongemma-26B-A4B-it", "diffusiongemma", "mixed-
 
 from mlx_diffusiongemma.convert.conversion import convert_checkpoint
 from mlx_diffusiongemma.convert.report import ConversionReport
+from mlx_diffusiongemma.errors import ConversionError
 from mlx_diffusiongemma.recipes import RECIPES
 
-__all__ = ["RECIPES", "ConversionReport", "convert_checkpoint"]
+__all__ = ["RECIPES", "ConversionError", "ConversionReport", "convert_checkpoint"]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from mlx_diffusiongemma.convert.records import ConversionPlan
 from mlx_diffusiongemma.convert.report import ClassReport, ConversionReport
+from mlx_diffusiongemma.recipes import CLASS_LABELS
 from mlx_diffusiongemma.version import __version__
 
 _PROJECT = "mlx-diffusiongemma"
@@ -30,12 +31,16 @@ def _lines(
     yield ""
     yield f"- Recipe `{plan.recipe.name}`: {plan.recipe.reason}."
     yield f"- Cost: {plan.recipe.cost}."
+    yield (
+        f"- Experts hold {report.expert_share:.0%} of the text weights; a token meets "
+        f"{report.top_k_experts} of {report.num_experts}."
+    )
     if plan.recipe.search:
         yield "- Scales and biases were chosen by least squares, group by group."
     yield (
         f"- {report.bits_per_weight:.3g} bits per weight, {_size(report.text_bytes)} of text "
-        f"weights, about {_size(report.memory_bytes)} of memory with {report.context} tokens of "
-        "context."
+        f"weights, about {_size(report.memory_bytes)} of memory at work in {report.dtype} with "
+        f"{report.context} tokens of context."
     )
     yield ""
     if plan.layout == "mlx":
@@ -80,7 +85,7 @@ def _table(classes: tuple[ClassReport, ...]) -> Iterator[str]:
     yield "|---|---:|---|---:|---:|---:|---:|"
     for part in classes:
         cells = (
-            part.name.replace("_", " "),
+            CLASS_LABELS[part.name],
             f"{part.weights:,}",
             ", ".join(part.packing),
             f"{part.bits_per_weight:.3g}",

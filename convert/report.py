@@ -12,7 +12,7 @@ from typing import Any
 
 from mlx_diffusiongemma import device
 from mlx_diffusiongemma.checkpoint import TensorInfo
-from mlx_diffusiongemma.config import parse_config
+from mlx_diffusiongemma.config import ModelConfig, parse_config
 from mlx_diffusiongemma.convert.records import (
     ConversionPlan,
     StreamResult,
@@ -65,7 +65,9 @@ class ConversionReport:
         written, merged, skipped: source tensors that became a tensor, that became part of one
             (scales and biases that were unpacked), and those left out by reason.
         copied, missing: other files that were copied, and those the source lacks.
-        memory_bytes, context: predicted resident memory with that many tokens of context.
+        memory_bytes, context: predicted resident memory with that many tokens of context, computing
+            in `dtype`.
+        num_experts, top_k_experts: how many there are, and how many a token meets.
         sha256: shard -> checksum; peak_memory, seconds: of the run; None for a plan.
     """
 
@@ -82,6 +84,8 @@ class ConversionReport:
     missing: tuple[str, ...]
     memory_bytes: int
     context: int
+    num_experts: int
+    top_k_experts: int
     sha256: Mapping[str, str]
     peak_memory: int | None
     seconds: float | None
@@ -104,8 +108,18 @@ class ConversionReport:
     @property
     def bits_per_weight(self) -> float:
         """Bits per value of the text model."""
-        weights = sum(part.weights for part in self.classes if part.name != "vision")
-        return 8 * self.text_bytes / max(1, weights)
+        return 8 * self.text_bytes / max(1, self.text_weights)
+
+    @property
+    def text_weights(self) -> int:
+        """Values of the text model."""
+        return sum(part.weights for part in self.classes if part.name != "vision")
+
+    @property
+    def expert_share(self) -> float:
+        """The part of the text model's values that experts hold."""
+        experts = sum(part.weights for part in self.classes if part.name == "experts")
+        return experts / max(1, self.text_weights)
 
     def as_fields(self) -> dict[str, Any]:
         """By name, ready for JSON."""
@@ -130,6 +144,7 @@ def report(
     sources = Counter(_role(tensor) for tensor in tensors for _ in tensor.sources)
     merged = sources["merged"] - sum(_role(tensor) == "merged" for tensor in tensors)
     errors = result.errors if result else {}
+    config = parse_config(plan.config)
     return ConversionReport(
         recipe=plan.recipe.name,
         source=plan.source,
@@ -142,8 +157,10 @@ def report(
         skipped=dict(Counter(skipped.reason for skipped in plan.skipped)),
         copied=plan.copied,
         missing=plan.missing,
-        memory_bytes=_memory(plan),
+        memory_bytes=_memory(plan, config),
         context=device.DEFAULT_CONTEXT,
+        num_experts=config.num_experts,
+        top_k_experts=config.top_k_experts,
         sha256=dict(result.sha256) if result else {},
         peak_memory=result.peak_memory if result else None,
         seconds=result.seconds if result else None,
@@ -206,9 +223,8 @@ def describe_packing(tensor: TensorPlan) -> str:
     return f"{how.bits} bits g{how.group_size} {how.mode}" if how else tensor.outputs[0].dtype
 
 
-def _memory(plan: ConversionPlan) -> int:
-    """Bytes that the output needs when it runs here, with the usual context."""
-    config = parse_config(plan.config)
+def _memory(plan: ConversionPlan, config: ModelConfig) -> int:
+    """Bytes that the output needs when it runs in its own dtype, with the usual context."""
     written = (
         TensorInfo(output.name, plan.source, output.shape, output.dtype)
         for tensor in plan.tensors

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from mlx_diffusiongemma.errors import (
         CheckpointError,
         ConfigError,
+        ConversionError,
         DGemmaError,
         GenerationError,
         HubError,
@@ -51,6 +52,7 @@ _HOME = {
     "errors": (
         "CheckpointError",
         "ConfigError",
+        "ConversionError",
         "DGemmaError",
         "GenerationError",
         "HubError",
@@ -76,6 +78,7 @@ __all__ = [
     "BlockCommitted",
     "CheckpointError",
     "ConfigError",
+    "ConversionError",
     "DGemmaError",
     "DenoisingStep",
     "DiffusionGemma",

@@ -25,6 +25,17 @@ TensorClass = Literal[
     "vision",
 ]
 TENSOR_CLASSES: tuple[TensorClass, ...] = get_args(TensorClass)
+# What people read, wherever classes are told.
+CLASS_LABELS: Mapping[TensorClass, str] = {
+    "embedding": "embedding",
+    "attention": "attention",
+    "dense_mlp": "dense MLP",
+    "experts": "experts",
+    "router": "router",
+    "self_conditioning": "self-conditioning",
+    "norms": "norms and scalars",
+    "vision": "vision",
+}
 # What a recipe may pack. The router is 0.04 % of the weights and decides which experts run.
 PACKABLE_CLASSES: tuple[TensorClass, ...] = (
     "embedding",
@@ -63,7 +74,8 @@ class Recipe:
     Attributes:
         name: what `--recipe` takes, or what was asked for instead.
         how: class -> how its matrices are packed; None or absent: not at all.
-        reason, cost: one sentence each, for people.
+        reason, cost: one sentence each, for people, true of any model.
+        fit: the Mac that the released model needs with it; empty where nobody says.
         dtype: of everything that is not packed, and of scales and biases.
         overrides: (pattern, how) pairs that come before `how`; first match wins. A pattern is a
             class, a glob over module paths, or `re:` and a regular expression for the whole path.
@@ -74,6 +86,7 @@ class Recipe:
     how: Mapping[TensorClass, Quantization | None]
     reason: str
     cost: str
+    fit: str = ""
     dtype: str = "bfloat16"
     overrides: tuple[tuple[str, Quantization | None], ...] = ()
     search: bool = False
@@ -134,58 +147,68 @@ def _affine(bits: int, group_size: int = 64) -> Quantization:
 
 
 DEFAULT_RECIPE = "mixed-4-8"
-# Errors in `cost` are those of the demo's matrices, and of normal weights in general.
-_MIXED = "experts are 90 % of the weights and each token uses 8 of 128, so they bear fewer bits"
+# Errors in `cost` are those of the demo's matrices, and of normal weights in general. `fit` counts
+# 4,096 tokens of context and what macOS gives the GPU: two thirds of the memory, from 36 GB on
+# three quarters.
+_MIXED = "experts are most of the weights and a token meets few of them, so they bear fewer bits"
 RECIPES: Mapping[str, Recipe] = {
     recipe.name: recipe
     for recipe in (
         Recipe(
             "bf16",
             _table(None, None),
-            "the released numbers in MLX's names, nothing packed",
-            "no loss; needs a Mac with 96 GB, and every step reads over three times the bytes",
+            "the source's numbers in MLX's names, nothing packed",
+            "no loss; every step reads two to three times the bytes of a packed model",
+            "a Mac with 96 GB",
         ),
         Recipe(
             "8bit",
             _table(_affine(8), _affine(8)),
-            "closest to the released numbers that half the memory holds",
-            "weights are off by 0.7 % (rms); needs a Mac with 48 GB",
+            "closest to the source's numbers that half the memory holds",
+            "weights are off by 0.7 % (rms)",
+            "a Mac with 36 GB",
         ),
         Recipe(
             "mixed-4-8",
             _table(_affine(4), _affine(8)),
             f"{_MIXED}: 4 bits; what every token passes through keeps 8, the router stays as it is",
-            "experts are off by 9 % (rms); fits where the GPU gets 18 GB",
+            "experts are off by 9 % (rms)",
+            "a Mac with 24 GB",
         ),
         Recipe(
             "mixed-3-8",
             _table(_affine(3), _affine(8)),
-            f"{_MIXED}: 3 bits, where the GPU gets 14 GB",
-            "experts are off by 19 % (rms); not measured on the released model yet",
+            f"{_MIXED}: 3 bits, and 8 for the rest",
+            "experts are off by 19 % (rms); nobody has measured what that does to answers",
+            "a Mac with 24 GB, and room for a long context",
         ),
         Recipe(
             "mixed-2-8",
             _table(_affine(2), _affine(8)),
-            f"{_MIXED}: 2 bits, the most that a Mac with 16 GB gives its GPU (10.7 GB)",
+            f"{_MIXED}: 2 bits, and 8 for the rest",
             "experts are off by 39 % (rms), less with --search: a last resort",
+            "a Mac with 16 GB, and nothing to spare",
         ),
         Recipe(
             "mxfp4",
             _table(Quantization(4, 32, "mxfp4"), _affine(8)),
             "experts in the 4-bit float format MXFP4 (4.25 bits), the rest at 8 bits",
-            "experts are off by 12 % (rms), for 5 % less than mixed-4-8: scales are powers of two",
+            "experts are off by 12 % (rms), more than in mixed-4-8: scales are powers of two",
+            "a Mac with 24 GB",
         ),
         Recipe(
             "mxfp8",
             _table(Quantization(8, 32, "mxfp8"), Quantization(8, 32, "mxfp8")),
             "everything in the 8-bit float format MXFP8 (8.25 bits)",
-            "weights are off by 2.7 % (rms), for 3 % less than 8bit",
+            "weights are off by 2.7 % (rms), four times as far as in 8bit",
+            "a Mac with 36 GB",
         ),
         Recipe(
             "nvfp4",
             _table(Quantization(4, 16, "nvfp4"), _affine(8)),
             "experts in the 4-bit float format NVFP4: groups of 16 with an 8-bit float scale",
             "experts are off by 9.5 % (rms), at the size of mixed-4-8",
+            "a Mac with 24 GB",
         ),
     )
 }

@@ -14,19 +14,11 @@ from mlx_diffusiongemma.config import (
     read_generation_config,
     read_json,
 )
-from mlx_diffusiongemma.recipes import TensorClass, tensor_class
+from mlx_diffusiongemma.quantization import Quantization
+from mlx_diffusiongemma.recipes import CLASS_LABELS, PACKABLE_CLASSES, tensor_class
 
 VISION = "vision (not loaded)"
-_NAMES: Mapping[TensorClass, str] = {
-    "embedding": "embedding",
-    "attention": "attention",
-    "dense_mlp": "dense MLP",
-    "experts": "experts",
-    "router": "router",
-    "self_conditioning": "self-conditioning",
-    "norms": "norms and scalars",
-    "vision": VISION,
-}  # in the order in which they are told
+_NAMES = {**CLASS_LABELS, "vision": VISION}
 _PACKED, _PACKING = "U32", ("scales", "biases")
 
 
@@ -78,6 +70,8 @@ class CheckpointSummary:
         files: how many *.safetensors files it has.
         file_bytes: their bytes together, headers included.
         classes: the kinds of weights, in a fixed order; kinds without tensors are absent.
+        packings: how matrices are packed (None: not at all) -> class -> how many are; what takes
+            most bytes comes first.
         left_out: what loading does not read, by reason.
         unknown: names of tensors that no rule knows; loading refuses them.
         tensors: what loading reads.
@@ -92,6 +86,7 @@ class CheckpointSummary:
     files: int
     file_bytes: int
     classes: tuple[ClassSummary, ...]
+    packings: Mapping[Quantization | None, Mapping[str, int]]
     left_out: tuple[LeftOut, ...]
     unknown: tuple[str, ...]
     tensors: tuple[TensorInfo, ...]
@@ -148,6 +143,7 @@ def summarise(folder: Path) -> CheckpointSummary:
         files=len(files),
         file_bytes=sum(file.stat().st_size for file in files),
         classes=tuple(_classes(config, plan)),
+        packings=_packings(config, plan.used),
         left_out=left_out,
         unknown=tuple(info.name for info in plan.unknown),
         tensors=tuple(plan.used.values()),
@@ -166,6 +162,25 @@ def _classes(config: ModelConfig, plan: TensorPlan) -> Iterable[ClassSummary]:
     for name in _NAMES.values():
         if parameters[name]:
             yield ClassSummary(name, parameters[name], nbytes[name])
+
+
+def _packings(
+    config: ModelConfig, used: Mapping[str, TensorInfo]
+) -> dict[Quantization | None, dict[str, int]]:
+    """How the matrices are packed; see `CheckpointSummary.packings`."""
+    found: dict[Quantization | None, Counter[str]] = {}
+    nbytes = Counter[Quantization | None]()
+    for parameter, info in used.items():
+        module, _, leaf = parameter.rpartition(".")
+        kind = tensor_class(parameter)
+        if leaf == "weight" and len(info.shape) > 1 and kind in PACKABLE_CLASSES:
+            how = config.quantization.for_module(module) if f"{module}.scales" in used else None
+            found.setdefault(how, Counter())[_NAMES[kind]] += 1
+            nbytes[how] += info.nbytes
+    return {
+        how: {name: found[how][name] for name in _NAMES.values() if found[how][name]}
+        for how, _ in nbytes.most_common()
+    }
 
 
 def _parameters(config: ModelConfig, parameter: str, info: TensorInfo) -> int:

@@ -12,7 +12,7 @@ import tiny
 
 from mlx_diffusiongemma import device
 from mlx_diffusiongemma.config import parse_config
-from mlx_diffusiongemma.recipes import find_recipe
+from mlx_diffusiongemma.recipes import RECIPES, find_recipe
 from mlx_diffusiongemma.version import __version__
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -121,6 +121,29 @@ def test_the_sizes_in_the_readme_are_those_of_the_memory_check():
         weights = device.recipe_bytes(find_recipe(name), config, mx.bfloat16.size)
         needs = [device.memory_need(config, [], mx.bfloat16, n).total for n in (4096, 131_072)]
         assert written == [f"{size / 1e9:.1f}" for size in (weights, *(weights + n for n in needs))]
+
+
+def test_the_sizes_of_the_recipes_are_those_of_the_memory_check():
+    config = parse_config(tiny.released_values())
+    work = device.memory_need(config, [], mx.bfloat16, device.DEFAULT_CONTEXT).total
+    page = (ROOT / "docs" / "convert.md").read_text()
+    rows = re.findall(
+        r"^\| `([\w-]+)`.*?\| ([\d.]+) GB \| ([\d.]+) GB \| (\d+) GB.*\|$", page, re.M
+    )
+    assert [row[0] for row in rows] == list(RECIPES)
+    for name, *written, mac in rows:
+        size = device.recipe_bytes(RECIPES[name], config, mx.bfloat16.size)
+        assert written == [f"{size / 1e9:.1f}", f"{(size + work) / 1e9:.1f}"]
+        assert RECIPES[name].fit.startswith(f"a Mac with {mac} GB")
+
+
+def test_the_conversion_that_a_page_shows_is_the_one_that_is_made(tmp_path):
+    page = (ROOT / "docs" / "convert.md").read_text()
+    (shown,) = re.findall(r"\$ dgemma-mlx convert demo --out demo-4-8\n(.*?)\$ ", page, re.S)
+    command = [sys.executable, "-m", "mlx_diffusiongemma", "convert", "demo", "--out", "demo-4-8"]
+    made = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path).stdout
+    varying = re.compile(r"^took .*$", re.M)
+    assert varying.sub("took", made) == varying.sub("took", shown)
 
 
 def test_the_python_example_runs():

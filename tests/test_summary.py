@@ -14,6 +14,7 @@ from mlx_diffusiongemma.summary import VISION, summarise
 from mlx_diffusiongemma.weights import load_weights
 
 VALUES = tiny.config_values()
+FOUR, EIGHT = Quantization(4, 64), Quantization(8, 64)
 # By hand from the sizes in tiny.py: hidden 128, 3 layers, 4 experts of width 128, vocabulary 96.
 EXPECTED = {
     "embedding": 96 * 128,
@@ -65,6 +66,22 @@ def test_packed_weights_count_as_what_they_stand_for(tmp_path, released, how):
     bits = {part.name: part.bits_per_weight for part in summary.classes}
     assert bits["embedding"] == bits["attention"] == bits["experts"] == how.bits_per_weight
     assert bits["router"] == bits["norms and scalars"] == bits[VISION] == 16
+
+
+def test_packings_count_matrices_by_class(tmp_path, released):
+    def how_of(path):
+        return None if ".router." in path else EIGHT if ".layers.0.self_attn" in path else FOUR
+
+    packed, _ = tiny.pack(released, how_of)
+    odd = {name.rpartition(".")[0]: EIGHT for name in packed if ".layers.0.self_attn" in name}
+    values = VALUES | {"quantization": tiny.table(FOUR, odd)}
+    packings = summarise(tiny.write_checkpoint(tmp_path, values, packed)).packings
+    assert list(packings) == [FOUR, EIGHT, None]  # the most bytes first
+    attention = {FOUR: 7, EIGHT: 4}  # the full layer shares keys and values
+    assert {how: counts.get("attention") for how, counts in packings.items() if how} == attention
+    assert packings[FOUR]["experts"] == 6 and packings[FOUR]["dense MLP"] == 9
+    assert packings[None] == {"router": 3}
+    assert sum(map(sum, (counts.values() for counts in packings.values()))) == 33
 
 
 def test_the_memory_is_that_of_the_loaded_model(tmp_path, released):

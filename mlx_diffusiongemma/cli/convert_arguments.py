@@ -29,14 +29,15 @@ _BITS = {"affine": 4, "mxfp4": 4, "mxfp8": 8, "nvfp4": 4}
 
 
 def recipe_lines() -> list[str]:
-    """The recipes for people: size of the released model, reason, cost."""
+    """The recipes for people: reason, cost, and the released model's size and needs."""
     lines = []
     for recipe in RECIPES.values():
         default = " (default)" if recipe.name == DEFAULT_RECIPE else ""
         lines += [
-            f"{recipe.name}{default}: {weight_bytes(recipe) / 1e9:.1f} GB",
+            f"{recipe.name}{default}",
             f"    {recipe.reason}",
             f"    {recipe.cost}",
+            f"    the released model takes {weight_bytes(recipe) / 1e9:.1f} GB: {recipe.fit}",
         ]
     return lines
 

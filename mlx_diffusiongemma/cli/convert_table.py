@@ -1,14 +1,19 @@
 """What a conversion will do or did, as lines for people."""
 
 import re
+import shlex
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from mlx_diffusiongemma.hub import DEMO
 from mlx_diffusiongemma.hub_cache import format_size
+from mlx_diffusiongemma.recipes import CLASS_LABELS
 
 if TYPE_CHECKING:
     from mlx_diffusiongemma.convert.records import ConversionPlan
     from mlx_diffusiongemma.convert.report import ConversionReport
+
+_TOKENIZER = "tokenizer.json"  # without one there is nothing to generate from
 
 
 def plan_lines(plan: "ConversionPlan", report: "ConversionReport") -> Iterator[str]:
@@ -17,6 +22,10 @@ def plan_lines(plan: "ConversionPlan", report: "ConversionReport") -> Iterator[s
 
     yield f"recipe {plan.recipe.name}: {plan.recipe.reason}"
     yield f"cost: {plan.recipe.cost}"
+    yield (
+        f"experts: {report.expert_share:.0%} of the text model's weights; a token meets "
+        f"{report.top_k_experts} of {report.num_experts}"
+    )
     yield ""
     kinds: dict[tuple[str, str, str, str], list[int]] = {}
     for tensor in plan.tensors:
@@ -52,7 +61,7 @@ def report_lines(report: "ConversionReport") -> Iterator[str]:
     yield header + (f"  {'largest error':>13}  {'rms error':>9}" if has_errors else "")
     for part in report.classes:
         line = (
-            f"{part.name.replace('_', ' '):17}  {part.weights:>14,}  {part.bits_per_weight:>5.3g}  "
+            f"{CLASS_LABELS[part.name]:17}  {part.weights:>14,}  {part.bits_per_weight:>5.3g}  "
             f"{format_size(part.nbytes):>9}"
         )
         if part.largest_error is not None and part.rms_error is not None:
@@ -60,9 +69,8 @@ def report_lines(report: "ConversionReport") -> Iterator[str]:
         if part.search_gain is not None:
             line += f"  search removed {part.search_gain:.0%}"
         yield line
-    weights = sum(part.weights for part in report.classes if part.name != "vision")
     yield (
-        f"{'text model':17}  {weights:>14,}  {report.bits_per_weight:>5.3g}  "
+        f"{'text model':17}  {report.text_weights:>14,}  {report.bits_per_weight:>5.3g}  "
         f"{format_size(report.text_bytes):>9}"
     )
     yield ""
@@ -79,10 +87,20 @@ def _totals(report: "ConversionReport") -> Iterator[str]:
         yield f"    skipped {count}: each {reason}"
     files = f"{len(report.shards)} file" + "s" * (len(report.shards) != 1)
     yield f"output: {format_size(report.nbytes)} in {files}"
-    yield f"memory: {format_size(report.memory_bytes)} with {report.context} tokens of context"
+    yield (
+        f"memory: {format_size(report.memory_bytes)} at work in {report.dtype} with "
+        f"{report.context} tokens of context"
+    )
     if report.copied:
         yield f"copied: {', '.join(report.copied)}"
     if report.missing:
         yield f"missing in the source: {', '.join(report.missing)}"
     if report.seconds is not None and report.peak_memory is not None:
-        yield f"took {report.seconds:.0f} s, {format_size(report.peak_memory)} of memory at most"
+        seconds = f"{report.seconds:.{0 if report.seconds >= 10 else 1}f} s"
+        yield f"took {seconds}, {format_size(report.peak_memory)} of memory at most"
+    if report.output is not None:
+        yield f"written to: {report.output}"
+        if _TOKENIZER not in report.missing:
+            folder = str(report.output)
+            folder = shlex.quote(f"./{folder}" if folder == DEMO else folder)
+            yield f'next: dgemma-mlx generate --model {folder} "Tell me a story about a frog."'

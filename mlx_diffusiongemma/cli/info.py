@@ -1,5 +1,6 @@
 """`dgemma-mlx info`: what a checkpoint is, from its headers alone."""
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -67,6 +68,10 @@ def as_fields(summary: "CheckpointSummary", memory: dict[str, Any]) -> dict[str,
             for part in summary.classes
         ],
         "quantization": default and vars(default),
+        "packings": [
+            {"quantization": how and vars(how), "matrices": dict(counts)}
+            for how, counts in summary.packings.items()
+        ],
         "dtype": summary.dtype,
         "disk": {"files": summary.files, "bytes": summary.file_bytes},
         "memory": memory,
@@ -118,13 +123,14 @@ def as_lines(summary: "CheckpointSummary", memory: dict[str, Any]) -> Iterator[s
     yield from _weights_table(summary)
     yield ""
     yield from _labelled("active", f"{summary.active_parameters:,} parameters for each token")
-    yield from _labelled("quantization", _quantization(summary))
+    yield from _labelled("quantization", *_quantization(summary))
     files = f"{summary.files} file" + "s" * (summary.files != 1)
     yield from _labelled("on disk", f"{format_size(summary.file_bytes)} in {files}")
     yield from _labelled(
         "in memory",
         f"{format_size(memory['weight_bytes'])} of weights in {memory['dtype']}",
-        f"{format_size(memory['total_bytes'])} at work with {memory['context']} tokens of context",
+        f"{format_size(memory['total_bytes'])} at work in {memory['dtype']} with "
+        f"{memory['context']} tokens of context",
     )
     for part in summary.left_out:
         size = format_size(part.nbytes)
@@ -188,13 +194,23 @@ def _weights_table(summary: "CheckpointSummary") -> Iterator[str]:
         yield f"{name:19}  {parameters:>14,}  {bits:>5.3g}  {format_size(nbytes):>9}"
 
 
-def _quantization(summary: "CheckpointSummary") -> str:
-    table = summary.config.quantization
-    if table.default is None:
-        return f"none; {summary.dtype}"
-    how = table.default
-    rest = f"; {len(table.overrides)} modules otherwise" if table.overrides else ""
-    return f"{how.bits} bits in groups of {how.group_size} ({how.mode}), {summary.dtype}{rest}"
+def _quantization(summary: "CheckpointSummary") -> Iterator[str]:
+    """A line for each way in which matrices are packed, with the classes that are."""
+    if not any(summary.packings):
+        yield f"none; {summary.dtype}"
+        return
+    whole = Counter[str]()
+    for counts in summary.packings.values():
+        whole.update(counts)
+    for how, counts in summary.packings.items():
+        packing = summary.dtype
+        if how:
+            packing = f"{how.bits} bits in groups of {how.group_size} ({how.mode})"
+        parts = (
+            name if count == whole[name] else f"{name} ({count} of {whole[name]} matrices)"
+            for name, count in counts.items()
+        )
+        yield f"{packing}: {', '.join(parts)}"
 
 
 def _yes(claim: bool) -> str:

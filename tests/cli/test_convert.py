@@ -48,6 +48,9 @@ def test_a_dry_run_prints_the_plan_and_makes_nothing(run_here, source, tmp_path)
         "4 bits g64 affine",
         "source tensors: 76 = 76 used + 0 merged + 0 skipped",
         "missing in the source: tokenizer.json, ",
+        "of the text model's weights; a token meets 2 of 4",
+        "dense MLP ",
+        "at work in bfloat16 with 4096 tokens of context",
     ):
         assert expected in run.out
     assert {path.name for path in tmp_path.iterdir()} == {"source"}
@@ -62,10 +65,21 @@ def test_a_conversion_prints_errors_and_totals(run_here, source, tmp_path):
     assert experts.split()[2] == "4.5" and 0.01 < float(experts.split()[-1]) < 0.2
     assert "source tensors: 76 = 76 used + 0 merged + 0 skipped" in run.out
     assert "took " in run.out and "100 % of" in run.err
+    # Without a tokenizer there is nothing to generate from.
+    assert run.out.splitlines()[-1] == f"written to: {tmp_path / 'out'}"
     assert table(tmp_path / "out")[EXPERT]["bits"] == 4
     assert run_here("info", str(tmp_path / "out")).code == 0
     again = run_here("convert", source, "--out", str(tmp_path / "out"))
     assert again.code == 1 and "out" in again.err
+
+
+def test_the_last_lines_say_where_it_is_and_what_to_type_next(run_here, tmp_path):
+    out = tmp_path / "my model"
+    run = run_here("convert", "demo", "--out", str(out))
+    assert run.out.splitlines()[-2:] == [
+        f"written to: {out}",
+        f"next: dgemma-mlx generate --model '{out}' \"Tell me a story about a frog.\"",
+    ]
 
 
 def test_json_is_all_there_is_on_standard_output(run_here, source, tmp_path):
@@ -162,8 +176,8 @@ def test_recipes_are_explained_with_their_sizes(run_here):
     out = run_here("convert", "--list-recipes").out
     for recipe in RECIPES.values():
         assert f"{recipe.name}" in out and recipe.reason in out and recipe.cost in out
-        assert f"{weight_bytes(recipe) / 1e9:.1f} GB" in out
-    assert "mixed-4-8 (default): 15.4 GB" in out
+        assert f"takes {weight_bytes(recipe) / 1e9:.1f} GB: {recipe.fit}" in out
+    assert "\nmixed-4-8 (default)\n" in out
 
 
 @pytest.mark.parametrize(

@@ -82,14 +82,26 @@ def test_json_says_the_same(run_here):
     assert fields["defaults"]["max_denoising_steps"] == 24
 
 
-def test_a_quantised_checkpoint_says_how(run_here, checkpoint):
-    how = {"bits": 4, "group_size": 64, "model.decoder.embed_tokens": {"bits": 8, "group_size": 64}}
-    change(checkpoint, quantization=how)
-    run = run_here("info", str(checkpoint), fake=False)
-    want = "4 bits in groups of 64 (affine), bfloat16; 1 modules otherwise"
-    assert line(run.out, "quantization") == want
-    fields = json.loads(run_here("info", str(checkpoint), "--json", fake=False).out)
-    assert fields["quantization"] == {"bits": 4, "group_size": 64, "mode": "affine"}
+def test_a_quantised_checkpoint_says_which_part_has_which_bits(run_here, tmp_path):
+    out = str(tmp_path / "out")
+    odd = ("--set", "*.layers.0.*.q_proj=4:32", "--set", "*.layers.1.router.proj=8")
+    assert run_here("convert", "demo", "--out", out, *odd).code == 0
+    run = run_here("info", out, fake=False)
+    lines = run.out.splitlines()
+    start = next(i for i, row in enumerate(lines) if row.startswith("quantization"))
+    assert [row[15:] for row in lines[start : start + 4]] == [
+        "8 bits in groups of 64 (affine): embedding, attention (17 of 18 matrices), dense MLP, "
+        "router (1 of 5 matrices), self-conditioning",
+        "4 bits in groups of 64 (affine): experts",
+        "bfloat16: router (4 of 5 matrices)",
+        "4 bits in groups of 32 (affine): attention (1 of 18 matrices)",
+    ]
+    fields = json.loads(run_here("info", out, "--json", fake=False).out)
+    assert fields["packings"][1] == {
+        "quantization": {"bits": 4, "group_size": 64, "mode": "affine"},
+        "matrices": {"experts": 10},
+    }
+    assert fields["packings"][2]["quantization"] is None
 
 
 def test_a_model_without_a_template_or_defaults(run_here, checkpoint):
@@ -106,7 +118,7 @@ def test_unknown_tensors_and_several_files_are_said():
     assert line(text, "unknown") == "2 tensors, first `a.weight`"
     assert line(text, "on disk").endswith("in 2 files")
     assert line(text, "in memory") == "1.0 kB of weights in bfloat16"
-    assert "               2.5 kB at work with 9 tokens of context" in text.splitlines()
+    assert "               2.5 kB at work in bfloat16 with 9 tokens of context" in text.splitlines()
 
 
 @pytest.mark.parametrize("broken", ["config.json", "model.safetensors"])

@@ -6,6 +6,7 @@ import mlx.core as mx
 import pytest
 import tiny
 
+from mlx_diffusiongemma import device
 from mlx_diffusiongemma.config import parse_config
 from mlx_diffusiongemma.convert.pack import pack, unpack
 from mlx_diffusiongemma.errors import ConfigError
@@ -36,13 +37,15 @@ WIDTHS = {
     "self_conditioning": (2816, 2112),
 }
 
+MACS = (8, 16, 18, 24, 32, 36, 48, 64, 96, 128)  # GB of memory that one can buy
+
 each_recipe = pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
 
 
 def test_the_released_model_is_counted_from_its_config():
     assert class_sizes(parse_config(tiny.released_values())) == RELEASED_SIZES
-    # 25.2 B parameters, as the model's card says; norms and scalars are too few to show.
-    assert sum(RELEASED_SIZES.values()) == pytest.approx(25.2e9, rel=0.005)
+    # The model's card cuts it to 25.2 B; norms and scalars are too few to show.
+    assert f"{sum(RELEASED_SIZES.values()) / 1e9:.2f}" == "25.25"
 
 
 @pytest.mark.parametrize(
@@ -68,6 +71,17 @@ def test_recipes_say_why_and_fit_the_released_widths(recipe):
     for name in PACKABLE_CLASSES:
         if how := recipe.how[name]:
             assert not any(width % how.group_size for width in WIDTHS[name])
+
+
+@each_recipe
+def test_the_mac_that_a_recipe_names_is_the_smallest_that_it_fits(recipe):
+    config = parse_config(tiny.released_values())
+    work = device.memory_need(config, [], mx.bfloat16, device.DEFAULT_CONTEXT).total
+    # macOS gives the GPU two thirds of the memory, from 36 GB on three quarters.
+    shares = {size: size * 2**30 * (3 / 4 if size >= 36 else 2 / 3) for size in MACS}
+    fitting = [size for size in MACS if weight_bytes(recipe) + work <= shares[size]]
+    named = re.match(r"a Mac with (\d+) GB", recipe.fit)
+    assert named and int(named[1]) == fitting[0]
 
 
 @each_recipe

@@ -1,6 +1,7 @@
 """The report and the card: numbers of a plan, and of a conversion that was carried out."""
 
 import json
+import re
 
 import mlx.core as mx
 import pytest
@@ -16,7 +17,7 @@ from mlx_diffusiongemma.convert.report import report
 from mlx_diffusiongemma.errors import ConfigError
 from mlx_diffusiongemma.quantization import Quantization
 from mlx_diffusiongemma.recipes import RECIPES, with_changes
-from mlx_diffusiongemma.summary import summarise
+from mlx_diffusiongemma.summary import VISION, summarise
 
 MIXED = RECIPES["mixed-4-8"]
 
@@ -42,6 +43,8 @@ def test_bits_and_bytes_by_class_and_together(write, tensors):
     weights = sum(part.weights for part in found.classes) - classes["vision"].weights
     assert found.bits_per_weight == pytest.approx(8 * text / weights)
     assert all(part.largest_error is None for part in found.classes)
+    assert found.expert_share == experts / weights
+    assert (found.top_k_experts, found.num_experts) == (2, 4)
     assert (found.output, found.seconds, found.peak_memory) == (None, None, None)
 
 
@@ -102,6 +105,10 @@ def test_a_conversion_reports_errors_and_goes_into_the_card(write, tensors, tmp_
     assert f"`mixed-4-8`: {MIXED.reason}" in text and MIXED.cost in text
     assert f"{classes['experts'].rms_error:.2e}" in text and "4 bits g64 affine" in text
     assert str(tmp_path) not in text
+    assert "a token meets 2 of 4" in text and "at work in bfloat16 with" in text
+    # What people read here and in `info` are the same words.
+    labels = {part.name for part in summarise(tmp_path / "out").classes} - {VISION} | {"vision"}
+    assert labels == set(re.findall(r"^\| ([\w -]+) \| [\d,]+ \|", text, re.MULTILINE))
 
 
 def test_the_card_names_the_source_on_the_hub(write, tensors):
