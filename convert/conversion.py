@@ -7,7 +7,7 @@ from pathlib import Path
 
 from mlx_diffusiongemma import hub, hub_remote
 from mlx_diffusiongemma.convert.card import card
-from mlx_diffusiongemma.convert.folder import copy_files
+from mlx_diffusiongemma.convert.folder import copy_files, write_file
 from mlx_diffusiongemma.convert.plan import MAX_SHARD_BYTES, plan
 from mlx_diffusiongemma.convert.records import ConversionPlan, Layout, Progress, StreamResult
 from mlx_diffusiongemma.convert.report import ConversionReport, report
@@ -56,23 +56,27 @@ def convert_checkpoint(
     if low_disk:
         remote = hub_remote.open_remote(str(source), working_folder(output), revision=revision)
     folder = remote.folder if remote else hub.resolve(str(source), revision=revision)
-    found = plan(
-        folder,
-        chosen,
-        keep_vision=keep_vision,
-        allow_unknown=allow_unknown,
-        max_shard_bytes=max_shard_bytes,
-        layout=layout,
-    )
-    return carry_out(
-        found,
-        output,
-        source_name=hub_name(str(source)),
-        remote=remote,
-        progress=progress,
-        resume=resume,
-        verify=verify,
-    )
+    try:
+        found = plan(
+            folder,
+            chosen,
+            keep_vision=keep_vision,
+            allow_unknown=allow_unknown,
+            max_shard_bytes=max_shard_bytes,
+            layout=layout,
+        )
+        return carry_out(
+            found,
+            output,
+            source_name=hub_name(str(source)),
+            remote=remote,
+            progress=progress,
+            resume=resume,
+            verify=verify,
+        )
+    finally:
+        if remote:
+            remote.give_up()  # does nothing once a conversion has ended well
 
 
 def carry_out(
@@ -91,6 +95,7 @@ def carry_out(
         output,
         resume=resume,
         verify=verify,
+        digests=remote.digests if remote else None,
         before_read=remote.fetch if remote else None,
         after_read=remote.release if remote else None,
         finish=lambda folder, result: _write_rest(plan, folder, result, source_name),
@@ -117,13 +122,7 @@ def _write_rest(
 ) -> None:
     """Write what a checkpoint folder holds besides its tensors."""
     copy_files(plan.source, folder, plan.copied)
-    _write(folder / "config.json", json.dumps(plan.config, indent=2, ensure_ascii=False) + "\n")
+    config = json.dumps(plan.config, indent=2, ensure_ascii=False) + "\n"
+    write_file(folder / "config.json", config.encode())
     text = card(plan, report(plan, result=result), source_name=source_name)
-    _write(folder / "README.md", text)
-
-
-def _write(path: Path, text: str) -> None:
-    with path.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
+    write_file(folder / "README.md", text.encode())

@@ -1,9 +1,10 @@
 """The files of a checkpoint folder besides its tensors: which are copied, which are missing."""
 
-import shutil
+import os
 from pathlib import Path
 
 from mlx_diffusiongemma.config import read_json
+from mlx_diffusiongemma.errors import CheckpointError
 
 # Copied as they are when the source has them.
 _COPIED = (
@@ -38,6 +39,24 @@ def missing_files(source: Path, *, for_images: bool) -> tuple[str, ...]:
 
 
 def copy_files(source: Path, folder: Path, names: tuple[str, ...]) -> None:
-    """Copy files from one checkpoint folder to another; follows the links of a Hub cache."""
+    """Copy files from one checkpoint folder to another, durably; follows a Hub cache's links.
+
+    CheckpointError when one cannot be read.
+    """
     for name in names:
-        shutil.copyfile(source / name, folder / name)
+        try:
+            content = (source / name).read_bytes()
+        except OSError as error:
+            raise CheckpointError(
+                f"`{source / name}` cannot be read: {error.strerror}",
+                hint="check the rights to this file, then go on with `--resume`",
+            ) from None
+        write_file(folder / name, content)
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write a small file and put it on the disk."""
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())

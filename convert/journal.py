@@ -1,7 +1,8 @@
 """The folder a conversion works in, beside its output, and the journal that lets it go on.
 
     OUT.partial/lock             held while a conversion runs
-    OUT.partial/journal.json     fingerprint of the plan; of each finished shard size and digest
+    OUT.partial/journal.json     fingerprint of the plan, digests of the source's files; of each
+                                 finished shard size and digest
     OUT.partial/result/          what becomes OUT by one rename at the end
 
 A shard is in the journal only when all of it is on the disk. What is there besides is written anew.
@@ -18,6 +19,7 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from mlx_diffusiongemma.convert.identity import changed_files
 from mlx_diffusiongemma.convert.records import TensorError
 from mlx_diffusiongemma.convert.writer import PARTIAL, WrittenFile, sync_folder
 from mlx_diffusiongemma.errors import ConversionError
@@ -36,9 +38,13 @@ class FinishedShard:
 
 @dataclass
 class Journal:
-    """What is finished, by shard file; `fingerprint` is that of the plan."""
+    """What is finished, by shard file; `fingerprint` is that of the plan.
+
+    `source` is what tells the source's files from others, by their name.
+    """
 
     fingerprint: str
+    source: dict[str, str]
     shards: dict[str, FinishedShard] = field(default_factory=dict)
 
     @classmethod
@@ -53,7 +59,7 @@ class Journal:
                 )
                 for name, shard in values["shards"].items()
             }
-            return cls(values["fingerprint"], shards)
+            return cls(values["fingerprint"], dict(values["source"]), shards)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise ConversionError(
                 f"`{path}` cannot be read: {error}",
@@ -69,7 +75,8 @@ class Journal:
             }
             for name, shard in self.shards.items()
         }
-        write_text(path, json.dumps({"fingerprint": self.fingerprint, "shards": shards}, indent=1))
+        values = {"fingerprint": self.fingerprint, "source": self.source, "shards": shards}
+        write_text(path, json.dumps(values, indent=1))
 
 
 class Workspace(AbstractContextManager["Workspace"]):
@@ -80,25 +87,25 @@ class Workspace(AbstractContextManager["Workspace"]):
     was interrupted (without `resume`) or that had another plan.
     """
 
-    def __init__(self, output: Path, fingerprint: str, *, resume: bool) -> None:
-        self._output = output = Path(os.path.abspath(output))  # also `.`, which has no name
-        self.folder = output.parent / (output.name + PARTIAL)
+    def __init__(
+        self, output: Path, fingerprint: str, source: dict[str, str], *, resume: bool
+    ) -> None:
+        self._output = output = Path(os.path.abspath(output))
+        self.folder = workspace_folder(output)
         self.result = self.folder / "result"
         self._journal_path = self.folder / _JOURNAL
-        _check_ours(self.folder)
-        journal = Journal.load(self._journal_path) if self._journal_path.exists() else None
+        journal = _load(self.folder)
         # Killed between the last rename and the removal of the journal: only the latter is left.
-        self.is_renamed = journal is not None and output.exists() and not self.result.exists()
-        if output.exists() and not (resume and self.is_renamed):
-            raise ConversionError(
-                f"`{output}` exists already", hint="name another folder, or remove this one"
-            )
+        is_there = os.path.lexists(output)  # also a link that leads nowhere
+        self.is_renamed = journal is not None and is_there and not self.result.exists()
+        if not (resume and self.is_renamed):
+            _check_absent(output)
         if journal and journal.shards:
-            self._check_interrupted(journal, fingerprint, resume=resume)
+            self._check_interrupted(journal, fingerprint, source, resume=resume)
         self.folder.mkdir(parents=True, exist_ok=True)
         self._lock = _lock(self.folder)
         try:
-            self.journal = Journal(fingerprint, journal.shards if journal else {})
+            self.journal = Journal(fingerprint, source, journal.shards if journal else {})
             self.journal.save(self._journal_path)
             if not self.is_renamed:
                 self.result.mkdir(exist_ok=True)
@@ -143,17 +150,56 @@ class Workspace(AbstractContextManager["Workspace"]):
                 path.unlink()
         self.folder.rmdir()
 
-    def _check_interrupted(self, journal: Journal, fingerprint: str, *, resume: bool) -> None:
+    def _check_interrupted(
+        self, journal: Journal, fingerprint: str, source: dict[str, str], *, resume: bool
+    ) -> None:
         if not resume:
-            raise ConversionError(
-                f"`{self.folder}` holds a conversion that was interrupted",
-                hint="`--resume` goes on with it; remove the folder to start again",
-            )
+            raise _interrupted(self.folder)
         if journal.fingerprint != fingerprint:
             raise ConversionError(
-                f"`{self.folder}` holds a conversion with other settings or another source",
+                f"`{self.folder}` holds a conversion with other settings or of another model",
                 hint="use the settings it was started with, or remove the folder",
             )
+        if changed := changed_files(journal.source, source):
+            raise ConversionError(
+                f"the source changed: `{changed[0]}` is not the file that the conversion in "
+                f"`{self.folder}` was begun with",
+                hint="remove that folder to start again, or bring the old file back",
+            )
+
+
+def workspace_folder(output: Path) -> Path:
+    """The folder in which `output` is made."""
+    output = Path(os.path.abspath(output))  # also `.`, which has no name
+    return output.parent / (output.name + PARTIAL)
+
+
+def check_free(output: Path) -> None:
+    """ConversionError when something is in the way of a conversion that starts from nothing."""
+    _check_absent(Path(os.path.abspath(output)))
+    folder = workspace_folder(output)
+    journal = _load(folder)
+    if journal and journal.shards:
+        raise _interrupted(folder)
+
+
+def _load(folder: Path) -> Journal | None:
+    _check_ours(folder)
+    return Journal.load(folder / _JOURNAL) if (folder / _JOURNAL).exists() else None
+
+
+def _check_absent(output: Path) -> None:
+    if os.path.lexists(output):
+        raise ConversionError(
+            f"`{output}` exists already", hint="name another folder, or remove this one"
+        )
+
+
+def _interrupted(folder: Path) -> ConversionError:
+    return ConversionError(
+        f"`{folder}` holds a conversion that was interrupted",
+        hint="`--resume` goes on with it; remove the folder to start again",
+    )
 
 
 def _check_ours(folder: Path) -> None:

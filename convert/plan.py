@@ -14,7 +14,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from mlx_diffusiongemma.checkpoint import TensorInfo, plan_tensors, read_tensors
+from mlx_diffusiongemma.checkpoint import (
+    TensorInfo,
+    plan_tensors,
+    read_tensors,
+    repeated_parameter,
+)
+from mlx_diffusiongemma.checkpoint import TensorPlan as SourcePlan
 from mlx_diffusiongemma.config import parse_config, read_json
 from mlx_diffusiongemma.convert.config_file import output_config
 from mlx_diffusiongemma.convert.folder import copied_files, missing_files
@@ -24,6 +30,7 @@ from mlx_diffusiongemma.convert.records import (
     ConversionPlan,
     Layout,
     OutputTensor,
+    Repeat,
     ShardPlan,
     Skipped,
     TensorPlan,
@@ -67,7 +74,8 @@ def plan(
             hint="`--allow-unknown` leaves them out and says so",
         )
     _check_recipe(recipe, parameters)
-    tensors = [_text_tensor(parameter, recipe, layout) for parameter in parameters]
+    repeats = _repeats(found)
+    tensors = [_text_tensor(parameter, recipe, layout, repeats) for parameter in parameters]
     vision = found.left_out.get("vision", ())
     if keep_vision:
         tensors += map(_kept, vision)
@@ -84,7 +92,7 @@ def plan(
         source=source,
         recipe=recipe,
         shards=_shards(tensors, max_shard_bytes),
-        skipped=_skipped(found.left_out, unknown, keep_vision),
+        skipped=_skipped(found.left_out, unknown, keep_vision, repeats),
         config=config,
         copied=copied_files(source),
         missing=missing_files(source, for_images=bool(config.get("vision_config"))),
@@ -93,11 +101,31 @@ def plan(
     return replace(found_plan, fingerprint=_fingerprint(found_plan))
 
 
+def _repeats(found: SourcePlan) -> dict[str, list[Repeat]]:
+    """Copies whose numbers can be held against their original's, by the name of that."""
+    repeats: dict[str, list[Repeat]] = {}
+    for copy in found.left_out.get("tied", ()):
+        original = found.used.get(repeated_parameter(copy.name) or "")
+        if original is None or original.shape != copy.shape:
+            continue
+        if original.dtype == copy.dtype or (original.is_float and copy.is_float):
+            repeats.setdefault(original.name, []).append(Repeat(original, copy))
+    return repeats
+
+
 def _skipped(
-    left_out: Mapping[str, tuple[TensorInfo, ...]], unknown: list[TensorInfo], keep_vision: bool
+    left_out: Mapping[str, tuple[TensorInfo, ...]],
+    unknown: list[TensorInfo],
+    keep_vision: bool,
+    repeats: Mapping[str, list[Repeat]],
 ) -> tuple[Skipped, ...]:
+    tied = left_out.get("tied", ())
+    compared = {repeat.copy for copies in repeats.values() for repeat in copies}
     reasons = {
-        "repeats a tensor of the decoder": left_out.get("tied", ()),
+        "repeats a tensor of the decoder": [info for info in tied if info in compared],
+        "repeats a tensor of the decoder that is packed otherwise; not compared": [
+            info for info in tied if info not in compared
+        ],
         "is computed anew": left_out.get("derived", ()),
         "is of the image side": () if keep_vision else left_out.get("vision", ()),
         "is unknown": unknown,
@@ -149,7 +177,9 @@ def _can_pack(parameter: SourceParameter) -> bool:
     )
 
 
-def _text_tensor(parameter: SourceParameter, recipe: Recipe, layout: Layout) -> TensorPlan:
+def _text_tensor(
+    parameter: SourceParameter, recipe: Recipe, layout: Layout, repeats: Mapping[str, list[Repeat]]
+) -> TensorPlan:
     how = recipe.for_module(_module(parameter.name)) if _can_pack(parameter) else None
     name, dtype = parameter.name, DTYPE_NAMES[recipe.dtype]
     if layout == "transformers" and ".experts." in name:
@@ -179,6 +209,9 @@ def _text_tensor(parameter: SourceParameter, recipe: Recipe, layout: Layout) -> 
         dtype=recipe.dtype,
         outputs=tuple(outputs),
         tensor_class=tensor_class(parameter.name),
+        repeats=tuple(
+            repeat for info in parameter.sources for repeat in repeats.get(info.name, ())
+        ),
     )
 
 
@@ -235,18 +268,14 @@ def _shards(tensors: Iterable[TensorPlan], max_bytes: int) -> tuple[ShardPlan, .
 
 
 def _fingerprint(found: ConversionPlan) -> str:
-    """A hash of what decides the output's bytes, but for the values in the source."""
+    """A hash of what decides the output's bytes, but for the numbers in the source."""
     shards = [(shard.file, [_facts(tensor) for tensor in shard.tensors]) for shard in found.shards]
-    sizes = sorted({(info.file.name, info.file.stat().st_size) for info in _sources(found)})
-    facts = (FORMAT, found.recipe.search, found.layout, shards, sizes, found.config)
+    facts = (FORMAT, found.recipe.search, found.layout, shards, found.config)
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
-
-
-def _sources(found: ConversionPlan) -> Iterable[TensorInfo]:
-    return (info for tensor in found.tensors for info in tensor.sources)
 
 
 def _facts(tensor: TensorPlan) -> dict[str, Any]:
     values = asdict(tensor)
     values["sources"] = [(info.file.name, info.name, info.dtype) for info in tensor.sources]
+    values["repeats"] = [(repeat.copy.file.name, repeat.copy.name) for repeat in tensor.repeats]
     return values

@@ -27,6 +27,14 @@ class OutputTensor:
 
 
 @dataclass(frozen=True)
+class Repeat:
+    """A tensor of the source that must hold the numbers of another one, and is not written."""
+
+    original: TensorInfo
+    copy: TensorInfo
+
+
+@dataclass(frozen=True)
 class TensorPlan:
     """One parameter: where it comes from and how it is written.
 
@@ -41,6 +49,7 @@ class TensorPlan:
         dtype: of the written values, or of scales and biases; config.json's spelling.
         outputs: what is written; of a packed tensor weight, scales and, in affine mode, biases.
         tensor_class: what it is part of.
+        repeats: copies of its sources, held against them while those are read.
     """
 
     parameter: str
@@ -51,11 +60,18 @@ class TensorPlan:
     dtype: str
     outputs: tuple[OutputTensor, ...]
     tensor_class: TensorClass
+    repeats: tuple[Repeat, ...] = ()
 
     @property
     def nbytes(self) -> int:
         """Bytes it takes in the output."""
         return sum(output.nbytes for output in self.outputs)
+
+    @property
+    def files(self) -> set[Path]:
+        """The source's files that are read for it."""
+        copies = [repeat.copy for repeat in self.repeats]
+        return {info.file for info in (*self.sources, *copies)}
 
 
 @dataclass(frozen=True)

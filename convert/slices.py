@@ -24,6 +24,7 @@ from mlx_diffusiongemma.convert.source import (
     row_ranges,
 )
 from mlx_diffusiongemma.device import on_cpu
+from mlx_diffusiongemma.errors import CheckpointError
 
 MEASURED_VALUES = 1 << 20  # of a tensor, in rows spread over all of it
 _SEARCHED_PART = 16  # searching takes about so many times a slice's memory
@@ -40,6 +41,7 @@ class Slice:
         rows: which rows.
         outputs: rows of each output; of a copied tensor the bits as they were read.
         error: of the measured rows (see `ErrorSum`); None when nothing is packed here.
+        fits: whether every value is one in the tensor's dtype; None where it always is.
         first_row: float32 values of the first row in the source, to check the file by; None in
             most slices of a search and where the bits are copied.
     """
@@ -48,6 +50,7 @@ class Slice:
     rows: RowRange
     outputs: tuple[mx.array | np.ndarray, ...]
     error: mx.array | None = None
+    fits: mx.array | None = None
     first_row: mx.array | None = None
 
 
@@ -100,6 +103,7 @@ def slices(
     step = max(1, count_rows(first.shape) * width // MEASURED_VALUES)
     for number, rows in enumerate(row_ranges(first.shape, row_bytes, slice_bytes)):
         bits = [source.rows(info, rows) for info in tensor.sources]
+        _check_repeats(tensor, rows, bits, source)
         if tensor.action == "copy":
             yield Slice(tensor, rows, tuple(bits))
             continue
@@ -113,8 +117,35 @@ def slices(
         with mx.stream(_measuring()):
             first_row = values[:1].astype(mx.float32) if is_sampled else None
             error = _measure(tensor, rows, values, outputs, search=search, step=step)
+            fits = None
+            if tensor.dtype == "float16":  # bfloat16 has the range of float32
+                fits = mx.isfinite(values.astype(MLX_DTYPES[tensor.dtype])).all()
         del bits, parts, values
-        yield Slice(tensor, rows, outputs, error, first_row)
+        yield Slice(tensor, rows, outputs, error, fits, first_row)
+
+
+def _check_repeats(
+    tensor: TensorPlan, rows: RowRange, bits: list[np.ndarray], source: Source
+) -> None:
+    """CheckpointError when a copy of the tensor holds other numbers in these rows."""
+    for repeat in tensor.repeats:
+        original, copy = repeat.original, repeat.copy
+        ours = bits[tensor.sources.index(original)]
+        theirs = source.rows(copy, rows)
+        if original.dtype == copy.dtype and ours.tobytes() == theirs.tobytes():
+            continue
+        is_same = False
+        if original.is_float:  # zero has two signs, and a copy may have another dtype
+            with mx.stream(_measuring()):
+                one, other = to_array(ours, original.dtype), to_array(theirs, copy.dtype)
+                is_same = bool(mx.array_equal(one.astype(mx.float32), other.astype(mx.float32)))
+        if not is_same:
+            raise CheckpointError(
+                f"`{copy.name}` of `{copy.file}` should repeat `{original.name}` of "
+                f"`{original.file}`, and holds other numbers",
+                hint="this model has one weight for both: write the source again with the two "
+                "tied, or remove the one that is wrong",
+            )
 
 
 @cache

@@ -15,13 +15,13 @@ import shutil
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import mlx.core as mx
-import numpy as np
 
 from mlx_diffusiongemma.checkpoint import INDEX
+from mlx_diffusiongemma.convert.identity import source_digests
 from mlx_diffusiongemma.convert.journal import FinishedShard, Workspace, write_text
 from mlx_diffusiongemma.convert.pack import to_bits
 from mlx_diffusiongemma.convert.records import (
@@ -34,7 +34,7 @@ from mlx_diffusiongemma.convert.records import (
 from mlx_diffusiongemma.convert.slices import ErrorSum, Slice, slices
 from mlx_diffusiongemma.convert.source import Source
 from mlx_diffusiongemma.convert.verify import Sample, check_folder, check_shard
-from mlx_diffusiongemma.convert.writer import ShardWriter, WrittenFile
+from mlx_diffusiongemma.convert.writer import PARTIAL, ShardWriter, WrittenFile
 from mlx_diffusiongemma.errors import ConversionError
 
 _IN_WORK = 2  # slices that MLX may work on while another one is written
@@ -50,6 +50,7 @@ def run(
     *,
     resume: bool = False,
     verify: bool = True,
+    digests: Mapping[str, str] | None = None,
     before_read: OnFile | None = None,
     after_read: OnFile | None = None,
     finish: Callable[[Path, StreamResult], None] | None = None,
@@ -60,6 +61,8 @@ def run(
     Args:
         resume: go on with an interrupted run of the same plan, or start.
         verify: reopen and check what was written; finished shards are checked on resume anyway.
+        digests: what tells the source's files from others, by name; None: samples of them do,
+            which takes them to be here before `before_read`.
         before_read: called with a source file before its first byte is read.
         after_read: called with a source file that no unfinished tensor needs any more.
         finish: writes the files beside the tensors into the folder it is given, before that
@@ -72,7 +75,8 @@ def run(
     started = time.perf_counter()
     cache_limit = mx.set_cache_limit(0)  # freed arrays would count as resident memory
     try:
-        with Workspace(output, plan.fingerprint, resume=resume) as work:
+        known = source_digests(plan) if digests is None else dict(digests)
+        with Workspace(output, plan.fingerprint, known, resume=resume) as work:
             if not work.is_renamed:
                 work.check_finished()
                 _check_space(plan, work)
@@ -141,13 +145,13 @@ class _Supply:
         """These are the shards that will be asked for."""
         for shard in shards:
             for tensor in shard.tensors:
-                for info in tensor.sources:
-                    self._last_user[info.file] = tensor
+                for file in tensor.files:
+                    self._last_user[file] = tensor
 
     def slices(self, shard: ShardPlan, *, search: bool) -> Iterator[Slice]:
         """All slices of a shard in the order of its tensors."""
         for tensor in shard.tensors:
-            needed = {info.file for info in tensor.sources}
+            needed = tensor.files
             for file in sorted(needed - self._here):
                 if self._before_read:
                     self._before_read(file)
@@ -164,7 +168,8 @@ def _in_work(found: Iterable[Slice]) -> Iterator[Slice]:
     """The same slices, each handed on while MLX works on the next ones."""
     waiting: deque[Slice] = deque()
     for part in found:
-        mx.async_eval([output for output in part.outputs if isinstance(output, mx.array)])
+        lazy = (*part.outputs, part.fits)
+        mx.async_eval([array for array in lazy if isinstance(array, mx.array)])
         waiting.append(part)
         del part
         if len(waiting) > _IN_WORK:
@@ -180,10 +185,13 @@ def _write(
     tensor = part.tensor
     rows = []
     nbytes = 0
+    if part.fits is not None and not part.fits.item():
+        raise ConversionError(
+            f"`{tensor.parameter}` holds values beyond {tensor.dtype}'s 65504",
+            hint="convert to bfloat16",
+        )
     for output, part_of_it in zip(tensor.outputs, part.outputs, strict=True):
         bits = to_bits(part_of_it) if isinstance(part_of_it, mx.array) else part_of_it
-        if tensor.dtype == "float16" and tensor.action != "copy":
-            _check_range(bits, tensor)
         writer.write(output.name, bits.data)
         rows.append(bits[:1].copy())
         nbytes += bits.nbytes
@@ -194,14 +202,6 @@ def _write(
     if part.error is not None:
         sums.setdefault(tensor.parameter, ErrorSum()).add(part.error)
     return nbytes
-
-
-def _check_range(bits: np.ndarray, tensor: TensorPlan) -> None:
-    if bits.dtype == np.float16 and not np.isfinite(bits).all():
-        raise ConversionError(
-            f"`{tensor.parameter}` holds values beyond float16's 65504",
-            hint="convert to bfloat16",
-        )
 
 
 def _write_index(plan: ConversionPlan, folder: Path) -> None:
@@ -240,8 +240,8 @@ def _check_space(plan: ConversionPlan, work: Workspace) -> None:
     free = shutil.disk_usage(work.folder).free
     if free < needed:
         raise ConversionError(
-            f"the output needs {_gb(needed)} more, and the disk of `{work.folder}` has "
-            f"{_gb(free)} free",
+            f"the output needs {math.ceil(needed / 1e7) / 100:.2f} GB more, and the disk of "
+            f"`{work.folder}` has {math.floor(free / 1e7) / 100:.2f} GB free",
             hint="free some space or name an output on another disk",
         )
 
@@ -253,11 +253,12 @@ def _explain(error: OSError, output: Path) -> ConversionError:
             f"the disk of `{where}` is full",
             hint="free some space, then go on with `--resume`: finished shards are kept",
         )
+    if error.errno == errno.EFBIG:
+        return ConversionError(
+            f"`{where}` would be larger than the disk allows a file to be",
+            hint=f"remove `{output}{PARTIAL}` and convert with a smaller `--max-shard-size`",
+        )
     return ConversionError(
         f"cannot write `{where}`: {error.strerror}",
         hint="check the rights to this folder, then go on with `--resume`",
     )
-
-
-def _gb(size: float) -> str:
-    return f"{math.ceil(size / 1e8) / 10:.1f} GB"

@@ -23,6 +23,7 @@ from mlx_diffusiongemma.version import __version__
 
 _LENGTH = struct.Struct("<Q")  # a safetensors header starts with its length
 _MAX_HEADER = 100_000_000  # what safetensors itself accepts
+_FETCHED = ".fetched"
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,11 @@ class Remote:
     cache: ModelCache
     weights: dict[str, HubFile]
     progress: Callable[[hub.DownloadProgress], None] | None = None
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """What the Hub calls the content of each weight file, by name."""
+        return {name: file.etag for name, file in self.weights.items()}
 
     def fetch(self, file: Path) -> None:
         """Make the stub `file` whole."""
@@ -58,11 +64,16 @@ class Remote:
 
     def _mark(self, file: Path) -> Path:
         """There when the file was fetched here, by this run or by one that was interrupted."""
-        return self.folder / f"{file.name}.fetched"
+        return self.folder / f"{file.name}{_FETCHED}"
 
     def close(self) -> None:
         """Remove the folder; what is in the Hub cache stays there."""
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    def give_up(self) -> None:
+        """Remove the folder, unless files were fetched here that the next run goes on with."""
+        if not any(self.folder.glob(f"*{_FETCHED}")):
+            self.close()
 
 
 def open_remote(
@@ -152,6 +163,34 @@ def _read_header(pieces: Iterator[bytes], file: HubFile, repo: str) -> bytes:
     )
 
 
+def check_upload(repo: str) -> None:
+    """HubError when `upload` to the Hub model `repo` would fail for a reason that is known now."""
+    from huggingface_hub import HfApi, constants, errors
+
+    if not hub._HUB_ID.fullmatch(repo):
+        raise HubError(
+            f"`{repo}` cannot be the name of a Hub model", hint="write it as `organisation/name`"
+        )
+    without = "or leave out --upload-repo and send the folder later"
+    if constants.HF_HUB_OFFLINE:
+        raise HubError(
+            f"HF_HUB_OFFLINE forbids to send anything to `{repo}`", hint=f"unset it, {without}"
+        )
+    try:
+        HfApi(library_name=hub._LIBRARY, library_version=__version__).whoami()
+    except errors.LocalTokenNotFoundError:
+        raise HubError(
+            f"there is no token to send `{repo}` with", hint=f"run `hf auth login`, {without}"
+        ) from None
+    except (errors.HTTPError, ValueError) as error:
+        status = error.response.status_code if isinstance(error, errors.HfHubHTTPError) else None
+        cause = f"HTTP {status}" if status else str(error).split("\n")[0] or type(error).__name__
+        raise HubError(
+            f"the Hub at {constants.ENDPOINT} does not say who would send `{repo}` ({cause})",
+            hint=f"check the network, and `hf auth whoami`; {without}",
+        ) from error
+
+
 def upload(folder: Path, repo: str) -> str:
     """Send a folder to the Hub model `repo`, which is made when it is not there; returns its page.
 
@@ -159,7 +198,7 @@ def upload(folder: Path, repo: str) -> str:
     """
     from huggingface_hub import HfApi, errors
 
-    api = HfApi(library_name="mlx-diffusiongemma", library_version=__version__)
+    api = HfApi(library_name=hub._LIBRARY, library_version=__version__)
     try:
         page = api.create_repo(repo, repo_type="model", exist_ok=True)
         api.upload_folder(
@@ -167,7 +206,7 @@ def upload(folder: Path, repo: str) -> str:
         )
     except errors.HFValidationError as error:
         raise HubError(f"`{repo}` cannot be the name of a Hub model", hint=str(error)) from error
-    except (errors.HTTPError, ValueError) as error:
+    except (errors.HTTPError, errors.OfflineModeIsEnabled, ValueError) as error:
         raise HubError(
             f"the Hub did not take `{folder}` as `{repo}`: {str(error).splitlines()[0]}",
             hint="run `hf auth login` with a token that may write; the folder is complete, so "

@@ -14,7 +14,7 @@ from mlx_diffusiongemma.cli.console import note, print_json, say
 from mlx_diffusiongemma.cli.convert_arguments import RecipeChoice, choose_recipe, parse_size
 from mlx_diffusiongemma.cli.convert_table import plan_lines, report_lines
 from mlx_diffusiongemma.cli.loading import check_backend, find_model
-from mlx_diffusiongemma.errors import ConfigError, ConversionError
+from mlx_diffusiongemma.errors import ConfigError
 from mlx_diffusiongemma.hub import DownloadProgress
 
 if TYPE_CHECKING:
@@ -58,6 +58,8 @@ def convert_command(
     max_shard_bytes = parse_size(max_shard_size)
     name = _one_source(source, hf_path)
     target = None if dry_run else _target(output, resume)
+    if target and upload_repo:
+        hub_remote.check_upload(upload_repo)
     with _open_source(name, revision, target, low_disk) as (folder, remote):
         from mlx_diffusiongemma.convert.plan import plan
 
@@ -74,7 +76,7 @@ def convert_command(
             return
         done = _carry_out(found, target, name, remote=remote, resume=resume, verify=verify)
     _show(done, report_lines(done), as_json)
-    if upload_repo:
+    if target and upload_repo:
         say(f"uploaded to {hub_remote.upload(target, upload_repo)}")
 
 
@@ -83,10 +85,12 @@ def _target(output: str | None, resume: bool) -> Path:
     if output is None:
         raise ConfigError("there is no --out", hint="name the folder to make, or use --dry-run")
     target = Path(output).expanduser()
-    if target.exists() and not resume:
-        raise ConversionError(
-            f"`{target}` exists already", hint="name another folder, or remove this one"
-        )
+    if not resume:
+        check_backend()
+
+        from mlx_diffusiongemma.convert.journal import check_free
+
+        check_free(target)
     return target
 
 
@@ -104,7 +108,10 @@ def _open_source(
 
     if target and low_disk:
         remote = hub_remote.open_remote(name, working_folder(target), revision=revision)
-        yield remote.folder, remote
+        try:
+            yield remote.folder, remote
+        finally:
+            remote.give_up()  # does nothing once a conversion has ended well
     elif target or hub_name(name) is None or hub_remote.is_here(name, revision):
         yield find_model(name, revision), None
     else:

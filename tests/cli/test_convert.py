@@ -130,6 +130,7 @@ def test_the_output_can_be_sent_to_the_hub(run_here, source, tmp_path, monkeypat
         sent.append((folder, repo))
         return "page"
 
+    monkeypatch.setattr(convert_cli.hub_remote, "check_upload", lambda repo: None)
     monkeypatch.setattr(convert_cli.hub_remote, "upload", upload)
     run = run_here("convert", source, "-o", str(tmp_path / "out"), "--upload-repo", "me/model")
     assert sent == [(tmp_path / "out", "me/model")] and "uploaded to page" in run.err
@@ -208,6 +209,7 @@ def test_recipes_are_explained_with_their_sizes(run_here):
         (["SOURCE", "--dequantize", "--bits", "4"], "--bits asks for packing"),
         (["SOURCE", "--dequantize", "--set", "experts=4"], "--set asks for packing"),
         (["SOURCE", "--low-disk"], "is not a Hub model"),
+        (["SOURCE", "--upload-repo", "model"], "`model` cannot be the name"),
         (["SOURCE", "--revision", "v1"], "no revision `v1`"),
         (["./nowhere"], "there is no folder `./nowhere`"),
     ],

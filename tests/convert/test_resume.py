@@ -140,7 +140,7 @@ def test_another_plan_does_not_go_on(source, tmp_path, other):
     folder = interrupt(source, tmp_path / "output")
     before = content(folder / "result")
     plan = plan_of(source, "8bit") if other == "recipe" else plan_of(source, shard_bytes=150_000)
-    with pytest.raises(ConversionError, match="with other settings or another source"):
+    with pytest.raises(ConversionError, match="with other settings or of another model"):
         run(plan, tmp_path / "output", resume=True)
     assert content(folder / "result") == before
 

@@ -126,7 +126,7 @@ def test_values_beyond_float16_stop_a_conversion_to_it(tmp_path, dtype):
     (info,) = write_tensors(
         tmp_path / "a" / "s.safetensors", {"w.weight": mx.full((2, 64), 70_000).astype(dtype)}
     ).values()
-    for how in (None, Quantization(4, 64)):
+    for how in (None, Quantization(4, 64), Quantization(8, 32, "mxfp8")):
         with pytest.raises(ConversionError, match="`w.weight` holds values beyond float16"):
             run(hand_made(tmp_path, packed_plan(info, how, "float16")), tmp_path / "output")
     assert not (tmp_path / "output").exists()

@@ -1,7 +1,10 @@
 """Carrying out a plan: the bytes, what is reported, and what stands in the way of a start."""
 
+import errno
 import json
+import os
 import resource
+import shutil
 from pathlib import Path
 
 import mlx.core as mx
@@ -123,6 +126,7 @@ def test_a_source_file_may_appear_and_vanish_with_its_use(source, tmp_path):
         run(
             plan,
             tmp_path / "output",
+            digests={},
             before_read=lambda path: (hidden / path.name).rename(path),
             after_read=lambda path: path.rename(hidden / path.name),
         )
@@ -177,6 +181,41 @@ def test_a_folder_by_another_name_exists_too(source, tmp_path, monkeypatch, name
     assert not list(tmp_path.iterdir())
 
 
+def test_a_link_that_leads_nowhere_is_not_written_through(source, tmp_path):
+    (tmp_path / "output").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(ConversionError, match="exists already"):
+        run(plan_of(source), tmp_path / "output")
+    assert [path.name for path in tmp_path.iterdir()] == ["output"]
+
+
+def test_an_output_inside_of_its_source_leaves_the_source_alone(source, tmp_path):
+    copy = tmp_path / "source"
+    shutil.copytree(source, copy)
+    run(plan_of(copy), copy / "output")
+    run(plan_of(source), tmp_path / "output")
+    assert content(copy / "output") == content(tmp_path / "output")
+    shutil.rmtree(copy / "output")
+    assert content(copy) == content(source)
+
+
+def test_a_disk_that_takes_no_file_so_large_is_named_with_the_way_out(
+    source, tmp_path, monkeypatch
+):
+    """FAT32 stops at 4 GiB."""
+    write = os.write
+
+    def limited(descriptor, data):
+        if os.fstat(descriptor).st_size > 50_000:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+        return write(descriptor, data)
+
+    monkeypatch.setattr(os, "write", limited)
+    with pytest.raises(ConversionError, match="larger than the disk allows") as caught:
+        run(plan_of(source), tmp_path / "output")
+    assert "`--max-shard-size`" in caught.value.hint
+    assert f"`{tmp_path / 'output.partial'}`" in caught.value.hint
+
+
 def test_a_missing_parent_folder_is_made(source, tmp_path):
     run(plan_of(source), tmp_path / "a" / "b" / "output")
     assert (tmp_path / "a" / "b" / "output" / INDEX).exists()
@@ -186,7 +225,7 @@ def test_a_full_disk_is_predicted(source, tmp_path, monkeypatch):
     plan = plan_of(source)
     usage = stream.shutil.disk_usage(tmp_path)
     monkeypatch.setattr(stream.shutil, "disk_usage", lambda _: usage._replace(free=plan.nbytes))
-    with pytest.raises(ConversionError, match=r"the output needs 0.1 GB more, .* has 0.1 GB free"):
+    with pytest.raises(ConversionError, match=r"the output needs 0.07 GB more, .* has 0.00 GB"):
         run(plan, tmp_path / "output")
     assert not (tmp_path / "output").exists()
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from fake_hub import FakeHub, is_lfs
 
+TOKENS = ("Bearer may-write", "Bearer may-read")
 _COMMIT = re.compile(r"/api/models/([^/]+/[^/]+)/(preupload|commit)/main")
 
 
@@ -23,12 +24,22 @@ class UploadHub(FakeHub):
 
 
 class _Uploads:
+    def do_GET(self) -> None:  # noqa: N802
+        if not self.path.startswith("/api/whoami"):  # type: ignore[attr-defined]
+            super().do_GET()  # type: ignore[misc]
+        elif self.headers.get("Authorization") in TOKENS:  # type: ignore[attr-defined]
+            self._json({"type": "user", "name": "me"})
+        else:
+            self._json({"error": "no"}, 401)
+
     def do_POST(self) -> None:  # noqa: N802 - the name is http.server's
         hub: UploadHub = self.hub  # type: ignore[attr-defined]
         body = self.rfile.read(int(self.headers["Content-Length"] or 0))  # type: ignore[attr-defined]
         path = self.path.split("?")[0]  # type: ignore[attr-defined]
         if self.headers.get("Authorization") != "Bearer may-write":  # type: ignore[attr-defined]
             self._json({"error": "no"}, 401)
+        elif path == "/api/validate-yaml":  # of the model card
+            self._json({"errors": [], "warnings": []})
         elif path == "/api/repos/create":
             asked = json.loads(body)
             name = f"{asked['organization']}/{asked['name']}"

@@ -11,6 +11,7 @@ from typing import Any
 
 from mlx_diffusiongemma import hub_remote
 from mlx_diffusiongemma.convert.conversion import convert_checkpoint
+from mlx_diffusiongemma.convert.records import Progress
 from mlx_diffusiongemma.errors import DGemmaError
 
 
@@ -21,14 +22,19 @@ def disk_bytes(*folders: Path) -> int:
 
 
 def convert(call: dict[str, Any]) -> dict[str, Any]:
-    """Convert in `low_disk`; says how much disk the source's files took at most."""
+    """Convert in `low_disk`; says how much disk the source's files took at most.
+
+    With `stop` it is interrupted when this part is done.
+    """
     output, cache = Path(call["output"]), Path(os.environ["HF_HOME"])
     working = output.with_name(f".{output.name}.source")
     most = 0
 
-    def watch(_: object) -> None:
+    def watch(state: Progress) -> None:
         nonlocal most
         most = max(most, disk_bytes(cache, working))
+        if state.done_bytes >= call.get("stop", 2) * state.total_bytes:
+            raise KeyboardInterrupt
 
     settings = {"progress": watch, "low_disk": True, "max_shard_bytes": 100_000}
     report = convert_checkpoint(call["name"], output, call["recipe"], **settings)
@@ -43,6 +49,8 @@ if __name__ == "__main__":
             answer = {"page": hub_remote.upload(Path(asked["upload"]), asked["name"])}
         else:
             answer = convert(asked)
+    except KeyboardInterrupt:
+        answer = {"stopped": True}
     except DGemmaError as error:
         answer = {"kind": type(error).__name__, "error": str(error), "hint": error.hint}
     print(json.dumps(answer))

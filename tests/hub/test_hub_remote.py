@@ -42,7 +42,7 @@ def source(tmp_path):
 def ask(upload_hub, tmp_path):
     """One call of the client, whose Hub cache is `tmp_path`/hf."""
 
-    def run(token=None, command=(), **call):
+    def run(token=None, command=(), offline=False, **call):
         kept = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
         ours = {
             "HF_ENDPOINT": upload_hub.url,
@@ -52,6 +52,8 @@ def ask(upload_hub, tmp_path):
         }
         if token:
             ours["HF_TOKEN"] = token
+        if offline:
+            ours["HF_HUB_OFFLINE"] = "1"
         done = subprocess.run(
             [sys.executable, *(command or [CLIENT])],
             env=kept | ours,
@@ -156,3 +158,81 @@ def test_a_hub_that_refuses_leaves_the_folder_and_says_what_to_do(upload_hub, so
     assert f"hf upload me/model {source}" in answer["hint"]
     assert "cannot be the name" in ask(upload=str(source), name="not a name")["error"]
     assert contents(source) == before
+
+
+@pytest.mark.parametrize(
+    ("repo", "asked", "message"),
+    [
+        ("model", {"token": "may-write"}, "`model` cannot be the name of a Hub model"),
+        ("me/model", {"token": "may-write", "offline": True}, "HF_HUB_OFFLINE forbids to send"),
+        ("me/model", {}, "there is no token to send `me/model` with"),
+        ("me/model", {"token": "wrong"}, "does not say who would send `me/model` (HTTP 401)"),
+    ],
+)
+def test_an_upload_that_cannot_work_is_refused_before_the_conversion(
+    upload_hub, source, ask, tmp_path, repo, asked, message
+):
+    upload_hub.reset()
+    convert = ("-m", "mlx_diffusiongemma", "convert", str(source), "--out", str(tmp_path / "out"))
+    done = ask(command=(*convert, "--upload-repo", repo), **asked)
+    assert done.returncode == 1 and done.stdout == ""
+    assert done.stderr.startswith("error: ") and message in done.stderr.splitlines()[0]
+    assert "hint: " in done.stderr and not (tmp_path / "out").exists()
+
+
+def test_what_was_converted_is_uploaded(upload_hub, source, ask, tmp_path):
+    upload_hub.reset()
+    convert = ("-m", "mlx_diffusiongemma", "convert", str(source), "--out", str(tmp_path / "out"))
+    done = ask(command=(*convert, "--upload-repo", "me/converted"), token="may-write")
+    assert done.returncode == 0, done.stderr
+    assert f"uploaded to {upload_hub.url}/me/converted" in done.stderr
+    assert upload_hub.received["me/converted"] == contents(tmp_path / "out")
+    # The Hub refuses in the end: the folder is complete, and that is said.
+    other = [*convert[:-1], str(tmp_path / "other"), "--upload-repo", "me/other"]
+    done = ask(command=other, token="may-read")
+    assert done.returncode == 1 and "did not take" in done.stderr
+    assert "hf upload me/other" in done.stderr
+    assert contents(tmp_path / "other") == contents(tmp_path / "out")
+
+
+def low_disk(tmp_path, *flags):
+    convert = ("-m", "mlx_diffusiongemma", "convert", NAME, "--out", str(tmp_path / "out"))
+    return (*convert, "--low-disk", "--max-shard-size", "100kB", *flags)
+
+
+def test_low_disk_goes_on_after_a_break_and_notices_another_commit(
+    upload_hub, source, ask, tmp_path
+):
+    upload_hub.reset()
+    upload_hub.add(NAME, contents(source))
+    assert ask(output=str(tmp_path / "out"), recipe="mixed-4-8", stop=0.6) == {"stopped": True}
+    assert (tmp_path / "out.partial").exists()
+    # Without --resume nothing is asked of the Hub: the interrupted run is in the way.
+    upload_hub.forget_traffic()
+    done = ask(command=low_disk(tmp_path))
+    assert done.returncode == 1 and "was interrupted" in done.stderr
+    assert upload_hub.requests == []
+    files = contents(source)
+    changed = bytearray(files["model-00002-of-00004.safetensors"])
+    changed[-1] ^= 1
+    upload_hub.add(NAME, files | {"model-00002-of-00004.safetensors": bytes(changed)})
+    done = ask(command=low_disk(tmp_path, "--resume"))
+    assert done.returncode == 1
+    assert "the source changed: `model-00002-of-00004.safetensors`" in done.stderr
+    upload_hub.add(NAME, files)
+    done = ask(command=low_disk(tmp_path, "--resume"))
+    assert done.returncode == 0, done.stderr
+    convert_checkpoint(source, tmp_path / "whole", "mixed-4-8", max_shard_bytes=100_000)
+    ours, expected = contents(tmp_path / "out"), contents(tmp_path / "whole")
+    assert ours | {"README.md": b""} == expected | {"README.md": b""}
+    assert not list(tmp_path.glob(".out.*"))
+    # What the interrupted run had fetched is deleted by the one that goes on.
+    assert not list((tmp_path / "hf").rglob("*.safetensors"))
+
+
+def test_a_plan_that_is_refused_leaves_nothing_behind(upload_hub, source, ask, tmp_path):
+    upload_hub.reset()
+    upload_hub.add(NAME, contents(source))
+    done = ask(command=low_disk(tmp_path, "--set", "nothing=4"))
+    assert done.returncode == 1 and "matches 'nothing'" in done.stderr
+    assert {path.name for path in tmp_path.iterdir()} <= {"source", "hf"}
