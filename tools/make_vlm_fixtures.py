@@ -13,6 +13,7 @@ import sys
 import tempfile
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -52,17 +53,14 @@ def convert_checkpoint(recipe: str) -> Path:
     return target
 
 
-def record(folder: Path) -> dict[str, np.ndarray]:
-    """Logits of mlx-vlm for one prompt and canvas, the names as in tools/reference/passes.py."""
+def record(folder: Path, inputs: dict[str, np.ndarray] | None = None) -> dict[str, np.ndarray]:
+    """Logits of mlx-vlm for one prompt and canvas, the names as in tools/reference/passes.py.
+
+    `inputs` are the token ids of both, int32 [1, length]; None draws them.
+    """
     model = load_model(folder)
     model.update(tree_map(_to_float32, model.parameters()))
-    text = model.config.text_config
-    rng = np.random.default_rng(SEED)
-    lengths = {"prompt": PROMPT_LENGTH, "canvas": model.config.canvas_length}
-    arrays = {
-        name: rng.integers(8, text.vocab_size, (1, length)).astype(np.int32)
-        for name, length in lengths.items()
-    }
+    arrays = inputs or _draw_inputs(model.config)
     cache = model.make_cache()
     hidden, cache = model.model.encoder(mx.array(arrays["prompt"]), cache=cache)
     prefill = model._softcap(model.model.decoder.embed_tokens.as_linear(hidden[:, -1:]))
@@ -73,6 +71,15 @@ def record(folder: Path) -> dict[str, np.ndarray]:
     ).logits
     results = {"prompt/logits": prefill, "denoise/logits": first, "conditioned/logits": again}
     return arrays | {name: np.array(logits) for name, logits in results.items()}
+
+
+def _draw_inputs(config: Any) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(SEED)
+    lengths = {"prompt": PROMPT_LENGTH, "canvas": config.canvas_length}
+    return {
+        name: rng.integers(8, config.text_config.vocab_size, (1, length)).astype(np.int32)
+        for name, length in lengths.items()
+    }
 
 
 def _to_float32(array: mx.array) -> mx.array:

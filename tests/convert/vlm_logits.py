@@ -1,6 +1,6 @@
-"""Logits of mlx-vlm for a checkpoint, in float32: `python vlm_logits.py FOLDER OUT`.
+"""Logits of mlx-vlm for a checkpoint, in float32: `python vlm_logits.py FOLDER INPUTS OUT`.
 
-Runs in an environment with mlx-vlm 0.7.10, on the prompt and canvas of the recorded fixtures.
+Runs in an environment with mlx-vlm 0.7.10, on the prompt and canvas in the file INPUTS.
 """
 
 import sys
@@ -14,4 +14,5 @@ sys.path.insert(0, str(ROOT))
 from tools.make_vlm_fixtures import record  # noqa: E402
 
 if __name__ == "__main__":
-    np.savez(sys.argv[2], **record(Path(sys.argv[1])))
+    folder, inputs, out = map(Path, sys.argv[1:])
+    np.savez(out, **record(folder, dict(np.load(inputs))))
