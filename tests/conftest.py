@@ -57,6 +57,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     missing = {}
     if no_emulator := emulator.missing():
         missing["emulator"] = no_emulator
+        if not mx.metal.is_available():
+            missing["kernels"] = no_emulator
         if sys.platform == "linux" and os.environ.get("CI") == "true":
             raise pytest.UsageError(no_emulator)
     if not mx.metal.is_available():

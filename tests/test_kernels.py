@@ -5,13 +5,14 @@ import numpy as np
 import pytest
 
 from mlx_diffusiongemma import kernels
+from mlx_diffusiongemma.kernels import reference
 
 
 def routed(tokens, experts, top_k, seed=0):
     rng = np.random.default_rng(seed)
     scores = rng.normal(size=(tokens, experts)).astype(np.float32)
     scale = rng.uniform(0.5, 2.0, experts).astype(np.float32)
-    return scores, scale, *kernels.top_k_experts(mx.array(scores), mx.array(scale), top_k)
+    return scores, scale, *reference.top_k_experts(mx.array(scores), mx.array(scale), top_k)
 
 
 @pytest.mark.parametrize(("tokens", "experts", "top_k"), [(1, 5, 5), (7, 8, 2), (33, 128, 8)])
@@ -28,14 +29,14 @@ def test_top_k_experts_matches_the_loop(tokens, experts, top_k):
 
 def test_of_equal_scores_the_lower_expert_comes_first():
     scores = mx.array([[1.0, 2.0, 2.0, 2.0, 0.0]])
-    chosen, weights = kernels.top_k_experts(scores, mx.ones((5,)), 2)
+    chosen, weights = reference.top_k_experts(scores, mx.ones((5,)), 2)
     assert chosen.tolist() == [[1, 2]]
     assert weights.tolist() == [[0.5, 0.5]]
 
 
 def test_sort_by_expert_orders_by_expert_then_token():
     experts = mx.array([[2, 0], [1, 2], [0, 2]], mx.uint32)
-    tokens, ordered, inverse = kernels.sort_by_expert(experts)
+    tokens, ordered, inverse = reference.sort_by_expert(experts)
     assert ordered.tolist() == [0, 0, 1, 2, 2, 2]
     assert tokens.tolist() == [0, 2, 1, 0, 1, 2]
     assert inverse.tolist() == [[3, 0], [2, 4], [1, 5]]
@@ -43,7 +44,7 @@ def test_sort_by_expert_orders_by_expert_then_token():
 
 def test_combine_experts_undoes_the_sorting():
     _, _, experts, weights = routed(20, 8, 3)
-    tokens, ordered, inverse = kernels.sort_by_expert(experts)
+    tokens, ordered, inverse = reference.sort_by_expert(experts)
     outputs = ordered[:, None] * 100.0 + tokens[:, None] + mx.arange(2)  # says where it is from
     got = np.array(kernels.combine_experts(outputs, inverse, weights))
     picked, share = np.array(experts), np.array(weights)

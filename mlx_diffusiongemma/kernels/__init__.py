@@ -1,22 +1,18 @@
 """The operations that the model may call and that can have a twin for one kind of device.
 
-Expert routing is defined in plain MLX in `reference`, and that definition is what runs; `dense`
-chooses between MLX's product and one that suits the CPU back-end.
+Each is defined in plain MLX in `reference`. Where there are Metal kernels for it, `dispatch`
+decides whether they run; `dense` chooses between MLX's product and one for the CPU back-end.
 """
 
 from mlx_diffusiongemma.kernels.dense import expectation, linear
-from mlx_diffusiongemma.kernels.reference import (
-    combine_experts,
-    geglu,
-    sort_by_expert,
-    top_k_experts,
-)
+from mlx_diffusiongemma.kernels.reference import Routing, combine_experts, geglu
+from mlx_diffusiongemma.kernels.routing import route
 
 __all__ = [
+    "Routing",
     "combine_experts",
     "expectation",
     "geglu",
     "linear",
-    "sort_by_expert",
-    "top_k_experts",
+    "route",
 ]

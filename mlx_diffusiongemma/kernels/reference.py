@@ -3,7 +3,27 @@
 Letters: T tokens, E experts, K experts per token, D hidden, F expert width.
 """
 
+from typing import NamedTuple
+
 import mlx.core as mx
+
+
+class Routing(NamedTuple):
+    """Which experts the tokens go to. A pair is a token and one of its experts."""
+
+    experts: mx.array  # uint32 [T, K], best first
+    weights: mx.array  # float32 [T, K]
+    tokens: mx.array  # uint32 [T * K], the token of each pair when pairs are sorted by expert
+    sorted_experts: mx.array  # uint32 [T * K], ascending
+    inverse: mx.array  # uint32 [T, K], where each pair went
+    offsets: mx.array  # uint32 [E + 1], where each expert's pairs begin; T * K at the end
+
+
+def route(scores: mx.array, per_expert_scale: mx.array, top_k: int) -> Routing:
+    """`top_k_experts`, `sort_by_expert` and `expert_offsets` of the same choices."""
+    experts, weights = top_k_experts(scores, per_expert_scale, top_k)
+    offsets = expert_offsets(experts, scores.shape[-1])
+    return Routing(experts, weights, *sort_by_expert(experts), offsets)
 
 
 def top_k_experts(
@@ -42,6 +62,13 @@ def sort_by_expert(experts: mx.array) -> tuple[mx.array, mx.array, mx.array]:
     inverse = mx.argsort(order).reshape(experts.shape)
     tokens = (order // experts.shape[-1]).astype(mx.uint32)
     return tokens, flat[order], inverse.astype(mx.uint32)
+
+
+def expert_offsets(experts: mx.array, num_experts: int) -> mx.array:
+    """uint32 [E + 1]: how many of the choices, uint32 [T, K], are of experts below each id."""
+    chosen = experts.reshape(-1, 1) == mx.arange(num_experts, dtype=mx.uint32)
+    counts = mx.sum(chosen.astype(mx.uint32), axis=0)
+    return mx.concatenate([mx.zeros((1,), mx.uint32), mx.cumsum(counts)])
 
 
 def geglu(gate: mx.array, up: mx.array) -> mx.array:

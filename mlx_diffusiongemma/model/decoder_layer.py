@@ -52,8 +52,7 @@ class DecoderLayer(nn.Module):
     def _feed_forward(self, residual: mx.array) -> mx.array:
         dense = self.mlp(self.pre_feedforward_layernorm(residual))
         rows = residual.reshape(-1, residual.shape[-1])
-        experts, weights = self.router(rows)
-        routed = self.experts(self.pre_feedforward_layernorm_2(rows), experts, weights)
+        routed = self.experts(self.pre_feedforward_layernorm_2(rows), self.router(rows))
         both = self.post_feedforward_layernorm_1(dense) + self.post_feedforward_layernorm_2(
             routed.reshape(residual.shape)
         )

@@ -1,7 +1,7 @@
 """Router and experts: the routed half of a layer's feed-forward.
 
-residual h --> Router --> experts [T, K], weights [T, K]
-norm(h)    --> Experts: sort pairs by expert --> gate_up --> geglu --> down --> combine
+residual h --> Router --> Routing: experts, weights, and all pairs sorted by expert
+norm(h)    --> Experts: rows in the order of the pairs --> gate_up --> geglu --> down --> combine
 """
 
 import mlx.core as mx
@@ -27,10 +27,10 @@ class Router(nn.Module):
         self._eps = config.rms_norm_eps
         self._root_size = config.hidden_size**-0.5
 
-    def __call__(self, residual: mx.array) -> tuple[mx.array, mx.array]:
-        """float [T, hidden] -> experts uint32 [T, K] and their weights float32 [T, K]."""
+    def __call__(self, residual: mx.array) -> kernels.Routing:
+        """float [T, hidden] -> the experts of T tokens, weighed and sorted."""
         x = norm_without_scale(residual, self._eps) * self.scale * self._root_size
-        return kernels.top_k_experts(self.proj(x), self.per_expert_scale, self._top_k)
+        return kernels.route(self.proj(x), self.per_expert_scale, self._top_k)
 
 
 class ExpertLinear(nn.Module):
@@ -90,9 +90,9 @@ class Experts(nn.Module):
         self.gate_up_proj = ExpertLinear(hidden, 2 * width, count)  # gate rows first
         self.down_proj = ExpertLinear(width, hidden, count)
 
-    def __call__(self, x: mx.array, experts: mx.array, weights: mx.array) -> mx.array:
-        """float [T, hidden], uint32 [T, K], float32 [T, K] -> float [T, hidden]."""
-        tokens, sorted_experts, inverse = kernels.sort_by_expert(experts)
-        gate, up = mx.split(self.gate_up_proj(x[tokens], sorted_experts), 2, axis=-1)
-        hidden = kernels.geglu(gate, up)
-        return kernels.combine_experts(self.down_proj(hidden, sorted_experts), inverse, weights)
+    def __call__(self, x: mx.array, routing: kernels.Routing) -> mx.array:
+        """float [T, hidden] and where its rows go -> float [T, hidden]."""
+        experts = routing.sorted_experts
+        gate, up = mx.split(self.gate_up_proj(x[routing.tokens], experts), 2, axis=-1)
+        outputs = self.down_proj(kernels.geglu(gate, up), experts)
+        return kernels.combine_experts(outputs, routing.inverse, routing.weights)

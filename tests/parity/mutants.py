@@ -82,14 +82,15 @@ def per_expert_scale_ignored(model, patch):
 
 
 def weights_not_renormalised(model, patch):
-    top_k_experts = kernels.top_k_experts
+    route = kernels.route
 
     def mutated(scores, per_expert_scale, top_k):
-        experts, _ = top_k_experts(scores, per_expert_scale, top_k)
+        routing = route(scores, per_expert_scale, top_k)
         probs = mx.softmax(scores.astype(mx.float32), axis=-1)
-        return experts, mx.take_along_axis(probs, experts, axis=-1) * per_expert_scale[experts]
+        shares = mx.take_along_axis(probs, routing.experts, axis=-1)
+        return routing._replace(weights=shares * per_expert_scale[routing.experts])
 
-    patch.setattr(kernels, "top_k_experts", mutated)
+    patch.setattr(kernels, "route", mutated)
 
 
 class _NormalisingRouter(nn.Module):

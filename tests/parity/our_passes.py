@@ -13,6 +13,7 @@ import pytest
 from recordings import Recording
 from tolerances import PARITY
 
+from mlx_diffusiongemma.kernels import Routing
 from mlx_diffusiongemma.model import DiffusionGemma
 from mlx_diffusiongemma.model.decoder_layer import DecoderLayer
 from mlx_diffusiongemma.model.experts import Router
@@ -87,7 +88,7 @@ def _prefill(model, cache, ids: np.ndarray, name: str, out: Recording, chunk_siz
 def _traced(name: str, layers: int, out: Recording) -> Iterator[None]:
     """Note what each layer and its router return; chunks of a prompt are put together again."""
     hidden: list[mx.array] = []
-    routes: list[tuple[mx.array, mx.array]] = []
+    routes: list[Routing] = []
     with pytest.MonkeyPatch.context() as patch:
         for owner, method, notes in (
             (DecoderLayer, "prefill", hidden),
@@ -99,10 +100,10 @@ def _traced(name: str, layers: int, out: Recording) -> Iterator[None]:
     for index in range(layers):
         chunks = hidden[index::layers]
         out[f"{name}/hidden/{index}"] = _array(mx.concatenate(chunks, axis=1))
-        for kind, position in (("experts", 0), ("weights", 1)):
+        for kind in ("experts", "weights"):
             rows = [
-                pair[position].reshape(*chunk.shape[:2], -1)
-                for pair, chunk in zip(routes[index::layers], chunks, strict=True)
+                getattr(routing, kind).reshape(*chunk.shape[:2], -1)
+                for routing, chunk in zip(routes[index::layers], chunks, strict=True)
             ]
             out[f"{name}/{kind}/{index}"] = _array(mx.concatenate(rows, axis=1))
 

@@ -1,0 +1,50 @@
+"""Kernels of the package run through the emulator, or on a Metal GPU where there is one."""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import emulator
+import mlx.core as mx
+
+from mlx_diffusiongemma.kernels import dispatch
+from mlx_diffusiongemma.kernels.dispatch import Kernel, Launch
+
+
+def run(
+    launch: Launch,
+    mode: str = "checked",
+    schedule: str = "in order",
+    seed: int = 0,
+    kernel: Any = None,
+) -> Sequence[mx.array]:
+    """The outputs of a launch, of another object of the same kernel if one is given.
+
+    With a Metal GPU it runs there; mode and schedule then mean nothing.
+    """
+    kernel = kernel or dispatch.metal_kernel(launch.kernel)
+    if mx.metal.is_available():
+        outputs: Sequence[mx.array] = kernel(**launch.arguments())
+        return outputs
+    return emulator.run(kernel, mode=mode, schedule=schedule, seed=seed, **launch.arguments())
+
+
+def forced(mode: str = "checked", schedule: str = "in order") -> AbstractContextManager[None]:
+    """Whatever the package computes with kernels goes through the emulator."""
+    return dispatch.forced(lambda launch: run(launch, mode, schedule))
+
+
+def changed(kernel: Kernel, old: str, new: str, occurrence: int = 1) -> Any:
+    """MLX's object for `kernel` with one piece of its source replaced: a mutant."""
+    source = "\0".join(dispatch.source(kernel))
+    position = -1
+    for _ in range(occurrence):
+        position = source.index(old, position + 1)
+    header, body = (source[:position] + new + source[position + len(old) :]).split("\0")
+    return mx.fast.metal_kernel(
+        name=kernel.name,
+        input_names=list(kernel.inputs),
+        output_names=list(kernel.outputs),
+        header=header,
+        source=body,
+    )

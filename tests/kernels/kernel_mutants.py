@@ -1,0 +1,84 @@
+"""Faults to put into kernels: every barrier taken out, and each condition by hand.
+
+A mutant is (what stands there, what stands there instead, which occurrence of it).
+"""
+
+import re
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+
+from mlx_diffusiongemma.kernels import dispatch, routing
+from mlx_diffusiongemma.kernels.dispatch import Kernel, Launch
+
+Mutant = tuple[str, str, int]
+_BARRIER = re.compile(r"(?:threadgroup|simdgroup)_barrier\([^)]*\);")
+
+_CHOOSING = [
+    ("scores[i] < last ||", "scores[i] <= last ||", 1),
+    ("e > last_id", "e >= last_id", 1),
+    ("id == E || scores[i] > best", "scores[i] > best", 1),
+    ("scores[i] > best)", "scores[i] >= best)", 1),
+    ("score = simd_max(best)", "score = best", 1),
+    ("simd_min(best == score ? id : E)", "simd_min(id)", 1),
+    ("e < E ? static_cast<float>(row[e]) : -INFINITY", "static_cast<float>(row[e])", 1),
+    ("is_nan ? -INFINITY : score", "score", 1),
+    ("broken = broken || is_nan;", "", 1),
+    ("broken = simd_any(broken);", "", 1),
+    ("k == 0 ? score : best", "score", 1),
+    ("broken ? NAN : own / total", "own / total", 1),
+]
+_SORTING = [
+    ("metal::min(begin + share, rows)", "begin + share", 1),
+    ("e < uint(E) ? first[e] : 0", "first[e]", 1),
+    ("if (e < uint(E)) {", "{", 1),
+    ("if (thread_index < 32) {", "{", 1),
+    ("if (thread_index == 0) offsets", "offsets", 1),
+    ("before = simd_broadcast(slot + count, 31);", "", 1),
+    ("if (lane < uint(K)) {", "{", 1),
+    ("for (uint e = lane; e < uint(E); e += 32) own[e] = 0;", "", 1),
+]
+GUARDS: dict[Kernel, list[Mutant]] = {
+    routing.ROUTE: [*_CHOOSING, *_SORTING, ("if (lane < uint(K)) {", "{", 2)],
+    # The functions are those of `route`; here what its body does differently.
+    routing.CHOOSE: [("if (lane < uint(K)) {", "{", 2)],
+    routing.SORT: [("if (lane < uint(K)) own", "own", 1)],
+}
+
+
+def barriers(kernel: Kernel) -> list[Mutant]:
+    """One mutant for each barrier of the source that this kernel comes by."""
+    text = "\0".join(dispatch.source(kernel))
+    found = _BARRIER.findall(text) if kernel is not routing.CHOOSE else []
+    return [(old, "", 1 + found[:index].count(old)) for index, old in enumerate(found)]
+
+
+def routing_scores() -> mx.array:
+    """Rows that need every condition: ties, broken ones, a buffer's end; 3 for each simdgroup."""
+    scores = np.random.default_rng(1).normal(size=(70, 40)).astype(np.float32)
+    scores[1] = 0
+    scores[2, 20] = np.nan
+    scores[3] = np.nan
+    scores[4] = -np.inf
+    scores[5, 20] = np.inf
+    scores[6:40, 7] = 9  # the same expert in neighbouring rows, in other lanes
+    scores[6:40:2, 8] = 10
+    return mx.array(scores)
+
+
+def launch_of(kernel: Kernel) -> Launch:
+    """A launch in which every mutant must show."""
+    scores, scale = routing_scores(), mx.arange(1, 41).astype(mx.float32)
+    launches: dict[Kernel, Any] = {
+        routing.ROUTE: lambda: routing.route_launch(scores, scale, 4),
+        routing.CHOOSE: lambda: routing.choose_launch(scores, scale, 4),
+        routing.SORT: lambda: routing.sort_launch(
+            mx.array(np.random.default_rng(2).permuted(np.tile(np.arange(40), (70, 1)), axis=1))[
+                :, :4
+            ].astype(mx.uint32),
+            40,
+        ),
+    }
+    launch: Launch = launches[kernel]()
+    return launch
