@@ -138,15 +138,15 @@ def draw_inputs(config, seed):
 def smallest_gap(model, inputs):
     """Between a chosen expert's score and a rejected one's, over the passes of a recording."""
     gaps = []
-    top_k_experts = kernels.top_k_experts
+    route = kernels.route
 
     def noting(scores, scale, top_k):
         ascending = np.sort(np.array(scores.astype(mx.float32)), axis=-1)
         gaps.append((ascending[:, -top_k] - ascending[:, -top_k - 1]).min())
-        return top_k_experts(scores, scale, top_k)
+        return route(scores, scale, top_k)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernels, "top_k_experts", noting)
+        patch.setattr(kernels, "route", noting)
         cache = model.make_cache()
         model.prefill(mx.array(inputs["prompt"]), cache)
         canvas = mx.array(inputs["canvas"])
