@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from mlx_diffusiongemma.model import DiffusionGemma, KVCache
     from mlx_diffusiongemma.options import GenerationOptions, SamplerSettings
     from mlx_diffusiongemma.runtime import Runtime, load, load_model
+    from mlx_diffusiongemma.session import Session
 
 require_backend()
 
@@ -71,6 +72,7 @@ _HOME = {
     "model": ("DiffusionGemma", "KVCache"),
     "options": ("GenerationOptions", "SamplerSettings"),
     "runtime": ("Runtime", "load", "load_model"),
+    "session": ("Session",),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
@@ -100,6 +102,7 @@ __all__ = [
     "Runtime",
     "SamplerSettings",
     "SeededDraws",
+    "Session",
     "__version__",
     "load",
     "load_model",

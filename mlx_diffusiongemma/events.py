@@ -19,11 +19,15 @@ class PromptProcessed:
 
     Attributes:
         prompt_tokens: length of the prompt.
-        cached_tokens: how many of them were in the cache already.
+        cached_tokens: how many of them, from the start, were in the cache and stayed there; the
+            rest was read.
+        reread_tokens: how many of those that were read had been in the cache too, where sliding
+            layers had lost what comes before them.
     """
 
     prompt_tokens: int
     cached_tokens: int = 0
+    reread_tokens: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,6 +82,7 @@ class GenerationStats:
 
     Attributes:
         prompt_tokens, generated_tokens: counts; the end token is not counted.
+        cached_tokens, reread_tokens: see `PromptProcessed`; 0 without a session.
         denoising_steps: decoder passes, one number per canvas.
         converged: one flag per canvas; False where the steps ran out first.
         seed: what repeats this generation.
@@ -96,6 +101,8 @@ class GenerationStats:
     prefill_seconds: float
     denoising_seconds: float
     peak_memory_bytes: int
+    cached_tokens: int = 0
+    reread_tokens: int = 0
 
     @property
     def canvases(self) -> int:

@@ -3,12 +3,11 @@
     prompt --> prefill --> [ denoise a canvas --> commit --> prefill the block ] * --> end
 
 A block is encoded into the KV cache only when another canvas follows. Nothing outlives the
-iterator: closing it at any point leaves no trace for the next generation.
+iterator but the cache that the caller gave, and that holds no more than it says: closing the
+iterator at any point leaves no trace for the next generation.
 """
 
-from collections.abc import Generator, Sequence
-
-import mlx.core as mx
+from collections.abc import Generator, Iterable, Sequence
 
 from mlx_diffusiongemma.denoising import denoise
 from mlx_diffusiongemma.draws import Draws
@@ -16,6 +15,7 @@ from mlx_diffusiongemma.errors import PromptError
 from mlx_diffusiongemma.events import BlockCommitted, DenoisingStep, FinishReason, PromptProcessed
 from mlx_diffusiongemma.model import DiffusionGemma
 from mlx_diffusiongemma.options import SamplerSettings
+from mlx_diffusiongemma.prefix_cache import PrefixCache
 
 
 def generate_blocks(
@@ -26,24 +26,34 @@ def generate_blocks(
     settings: SamplerSettings,
     max_tokens: int,
     eos_token_ids: frozenset[int],
+    cache: PrefixCache | None = None,
+    marks: Iterable[int] = (),
+    max_context: int | None = None,
 ) -> Generator[PromptProcessed | DenoisingStep | BlockCommitted, None, None]:
     """Yield the events of one answer; the last `BlockCommitted` says why it ends.
 
     Canvases always have the checkpoint's length; the last block is cut to `max_tokens` exactly.
-    PromptError when the prompt and one canvas do not fit the model's context; an answer that
-    reaches the end of the context ends with "length".
+    PromptError when the prompt and one canvas do not fit the context, which is the model's or
+    `max_context` if that is less; an answer that reaches its end ends with "length".
+
+    What `cache` shares with the prompt is not read again; `marks` are positions of the prompt
+    that later ones may return to.
     """
     length, vocab_size = model.config.canvas_length, model.config.vocab_size
     context = model.config.max_position_embeddings
+    context = context if max_context is None else min(context, max_context)
     _check_prompt(prompt, context - length, vocab_size)
-    cache = model.make_cache()
-    model.prefill(mx.array([prompt], mx.int32), cache)
-    yield PromptProcessed(prompt_tokens=len(prompt))
+    cache = PrefixCache(model) if cache is None else cache
+    shared = cache.go_to(prompt, marks)
+    cached = len(cache.tokens)
+    if cached < len(prompt):
+        cache.read(prompt[cached:])
+    yield PromptProcessed(len(prompt), cached_tokens=cached, reread_tokens=shared - cached)
 
     budget, index = max_tokens, 0
     while True:
         steps = denoise(
-            lambda canvas, previous: model.denoise(canvas, cache, previous),
+            lambda canvas, previous: model.denoise(canvas, cache.kv, previous),
             draws,
             settings,
             canvas_length=length,
@@ -54,7 +64,7 @@ def generate_blocks(
             yield step
         block: list[int] = step.argmax_canvas[0].tolist()  # type: ignore[assignment]
         kept, reason = cut_block(block, eos_token_ids, budget)
-        if reason is None and cache.offset + 2 * length > context:
+        if reason is None and len(cache.tokens) + 2 * length > context:
             reason = "length"
         yield BlockCommitted(
             canvas_index=index,
@@ -65,7 +75,7 @@ def generate_blocks(
         )
         if reason is not None:
             return
-        model.prefill(step.argmax_canvas, cache)
+        cache.read(block)
         budget, index = budget - len(kept), index + 1
 
 
@@ -90,13 +100,14 @@ def _check_prompt(prompt: Sequence[int], room: int, vocab_size: int) -> None:
         raise PromptError("the prompt holds no tokens", hint="write something to answer")
     if room < 1:
         raise PromptError(
-            "the context of this model has no room for a prompt and a canvas",
-            hint="is `max_position_embeddings` above `canvas_length` in its config.json?",
+            "the context has no room for a prompt and a canvas",
+            hint="`max_position_embeddings` in config.json and `max_context` must be above "
+            "`canvas_length`",
         )
     if len(prompt) > room:
         raise PromptError(
             f"the prompt has {len(prompt)} tokens",
-            hint=f"this model reads at most {room} and needs the rest of its context to answer",
+            hint=f"at most {room} can be read; the rest of the context is needed to answer",
         )
     outside = next((token for token in prompt if not 0 <= token < vocab_size), None)
     if outside is not None:

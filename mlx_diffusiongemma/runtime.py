@@ -1,20 +1,17 @@
 """From a name to a loaded model, and from a prompt to text.
 
-    load("demo") --> Runtime.stream(prompt, options) --> events --> Finished(result)
-
-The token loop yields events; here they meet the tokenizer and the clock.
+load("demo") --> Runtime.stream(prompt, options) --> events --> Finished(result)
+             --> Runtime.session().stream(message)
 """
 
-import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import mlx.core as mx
+from mlx.utils import tree_flatten
 
 from mlx_diffusiongemma import device, hub
-from mlx_diffusiongemma.answer import AnswerStream
 from mlx_diffusiongemma.checkpoint import plan_tensors, read_tensors
 from mlx_diffusiongemma.config import (
     GenerationConfig,
@@ -22,24 +19,16 @@ from mlx_diffusiongemma.config import (
     read_config,
     read_generation_config,
 )
-from mlx_diffusiongemma.draws import Draws, SeededDraws
-from mlx_diffusiongemma.errors import ConfigError
-from mlx_diffusiongemma.events import (
-    BlockCommitted,
-    DenoisingStep,
-    Event,
-    Finished,
-    GenerationResult,
-    GenerationStats,
-    PromptProcessed,
-)
-from mlx_diffusiongemma.generation import generate_blocks
+from mlx_diffusiongemma.draws import Draws
+from mlx_diffusiongemma.events import Event, GenerationResult
 from mlx_diffusiongemma.model import DiffusionGemma
-from mlx_diffusiongemma.options import GenerationOptions, SamplerSettings
-from mlx_diffusiongemma.text import Message, Tokenizer
+from mlx_diffusiongemma.options import GenerationOptions
+from mlx_diffusiongemma.responder import Prompt, Responder, result_of
+from mlx_diffusiongemma.session import Session
+from mlx_diffusiongemma.session_memory import SessionMemory
+from mlx_diffusiongemma.text import Tokenizer
 from mlx_diffusiongemma.weights import load_weights
 
-Prompt = str | Sequence[Message]
 _DEFAULTS = GenerationOptions()
 
 
@@ -108,6 +97,12 @@ def load_model(
     return load_weights(config, folder, compute)
 
 
+def _room_for_sessions(model: DiffusionGemma) -> int:
+    arrays: dict[str, mx.array] = dict(tree_flatten(model.parameters()))
+    weights = sum(array.nbytes for array in arrays.values())
+    return max(device.available_memory() - weights, 0) // 2
+
+
 class Runtime:
     """A loaded model that answers prompts.
 
@@ -117,6 +112,8 @@ class Runtime:
         config: the checkpoint's architecture.
         generation_config: its sampler settings and end tokens.
         load_seconds: how long loading took, downloads aside.
+        session_memory: what all sessions may keep together; its limit can be set. At first it is
+            half of what the weights leave of the device's memory.
     """
 
     def __init__(
@@ -133,15 +130,14 @@ class Runtime:
         self.config = config
         self.generation_config = generation_config
         self.load_seconds = load_seconds
+        self.session_memory = SessionMemory(_room_for_sessions(model))
+        self._responder = Responder(model, tokenizer, generation_config, load_seconds)
 
     def generate(
         self, prompt: Prompt, options: GenerationOptions = _DEFAULTS, *, draws: Draws | None = None
     ) -> GenerationResult:
         """Answer a prompt; see `stream`."""
-        for event in self.stream(prompt, options, draws=draws):
-            if isinstance(event, Finished):
-                return event.result
-        raise AssertionError("a stream ends with Finished")
+        return result_of(self.stream(prompt, options, draws=draws))
 
     def stream(
         self, prompt: Prompt, options: GenerationOptions = _DEFAULTS, *, draws: Draws | None = None
@@ -164,112 +160,24 @@ class Runtime:
             PromptError: the prompt cannot be read.
             GenerationError: the logits are not numbers.
         """
-        if not isinstance(options, GenerationOptions):
-            raise ConfigError(
-                f"options are {options!r}", hint="give a GenerationOptions, or leave them out"
-            )
-        prompt_ids = self.tokenizer.encode_prompt(
-            prompt, chat_template=options.chat_template, thinking=options.thinking
+        prompt_ids = self._responder.encode(prompt, options)
+        return self._responder.answer(prompt_ids, options, draws)
+
+    def session(
+        self, *, max_context: int | None = None, rewind_tokens: int | None = None
+    ) -> Session:
+        """A conversation that keeps what it has read; any number of them share the model.
+
+        Args:
+            max_context: most tokens of history and answer, which bounds its memory; None is the
+                model's own limit.
+            rewind_tokens: how far back an edit may reach, from wherever the conversation is,
+                without reading anything twice; further back, reading begins at the last turn that
+                is still marked. None is the length of the sliding window.
+        """
+        return Session(
+            self._responder,
+            self.session_memory,
+            max_context=max_context,
+            rewind_tokens=rewind_tokens,
         )
-        settings = self.generation_config.sampler.with_options(options)
-        seed = secrets.randbits(32) if options.seed is None else options.seed
-        return self._run(prompt_ids, options, settings, seed, draws or SeededDraws(seed))
-
-    def _run(
-        self,
-        prompt_ids: list[int],
-        options: GenerationOptions,
-        settings: SamplerSettings,
-        seed: int,
-        draws: Draws,
-    ) -> Iterator[Event]:
-        mx.reset_peak_memory()
-        answer = AnswerStream(self.tokenizer, options.stop, prompt_ids=prompt_ids)
-        record = _Record()
-        blocks = generate_blocks(
-            self.model,
-            prompt_ids,
-            draws=draws,
-            settings=settings,
-            max_tokens=options.max_tokens,
-            eos_token_ids=self.generation_config.eos_token_ids | self.tokenizer.eos_token_ids,
-        )
-        try:
-            for event in record.timed(blocks):
-                if isinstance(event, BlockCommitted):
-                    event = _with_text(event, answer)
-                    record.add(event)
-                yield event
-                if isinstance(event, BlockCommitted) and event.finish_reason is not None:
-                    break
-        finally:
-            blocks.close()
-        yield Finished(self._result(answer, record, len(prompt_ids), seed))
-
-    def _result(
-        self, answer: AnswerStream, record: "_Record", prompt_tokens: int, seed: int
-    ) -> GenerationResult:
-        last = record.blocks[-1]
-        assert last.finish_reason is not None
-        token_ids = tuple(token for block in record.blocks for token in block.token_ids)
-        return GenerationResult(
-            text=answer.text,
-            thought=answer.thought,
-            tool_calls=answer.tool_calls,
-            token_ids=token_ids,
-            finish_reason=last.finish_reason,
-            stats=GenerationStats(
-                prompt_tokens=prompt_tokens,
-                generated_tokens=len(token_ids),
-                denoising_steps=tuple(block.denoising_steps for block in record.blocks),
-                converged=tuple(block.converged for block in record.blocks),
-                seed=seed,
-                load_seconds=self.load_seconds,
-                prefill_seconds=record.prefill_seconds,
-                denoising_seconds=record.denoising_seconds,
-                peak_memory_bytes=mx.get_peak_memory(),
-            ),
-        )
-
-
-def _with_text(block: BlockCommitted, answer: AnswerStream) -> BlockCommitted:
-    """The block with the text it makes certain; cut short where a stop string ends the answer."""
-    before = answer.token_count
-    delta = answer.add(block.token_ids)
-    text, thought, reason = delta.text, delta.thought, block.finish_reason
-    if delta.stopped:
-        reason = "stop"
-    if reason is not None:
-        rest = answer.finish()
-        text, thought = text + rest.text, thought + rest.thought
-        if rest.stopped:
-            reason = "stop"
-    kept = block.token_ids[: answer.token_count - before]
-    return replace(block, token_ids=kept, finish_reason=reason, text=text, thought=thought)
-
-
-class _Record:
-    """The blocks of one answer and the time spent making them; a consumer's own time is not."""
-
-    def __init__(self) -> None:
-        self.blocks: list[BlockCommitted] = []
-        self.prefill_seconds = 0.0
-        self.denoising_seconds = 0.0
-
-    def add(self, block: BlockCommitted) -> None:
-        self.blocks.append(block)
-
-    def timed(
-        self, events: Iterator[PromptProcessed | DenoisingStep | BlockCommitted]
-    ) -> Iterator[PromptProcessed | DenoisingStep | BlockCommitted]:
-        while True:
-            started = time.perf_counter()
-            event = next(events, None)
-            spent = time.perf_counter() - started
-            if event is None:
-                return
-            if isinstance(event, PromptProcessed):
-                self.prefill_seconds += spent
-            else:
-                self.denoising_seconds += spent
-            yield event

@@ -25,7 +25,7 @@ class ScriptedModel:
         self.prefilled = []
         self.denoised = []
 
-    def make_cache(self):
+    def make_cache(self, rewind_tokens=0):
         return _Offset()
 
     def prefill(self, tokens, cache, chunk_size=2048):
@@ -42,8 +42,20 @@ class ScriptedModel:
 
 
 class _Offset:
+    """A KV cache that only counts."""
+
+    arrays = ()
+    nbytes = 0
+
     def __init__(self):
         self.offset = 0
+
+    def rewind(self, position):
+        self.offset = min(self.offset, position)
+        return self.offset
+
+    def mark(self, position):
+        pass
 
 
 class CountingDraws(SeededDraws):

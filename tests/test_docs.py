@@ -147,9 +147,10 @@ def test_the_conversion_that_a_page_shows_is_the_one_that_is_made(tmp_path):
 
 
 def test_the_python_example_runs():
-    (example,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     scope: dict = {}
-    exec(compile(example, "README.md", "exec"), scope)
+    for example in re.findall(r"```python\n(.*?)```", README, re.DOTALL):
+        exec(compile(example, "README.md", "exec"), scope)
+    assert scope["session"].cached_tokens > 0
     assert scope["result"].finish_reason == "stop"
 
 

@@ -31,3 +31,7 @@ ROUTING_WEIGHTS = 1e-5
 # The same in half precision, as a share of the standard deviation. Random weights amplify
 # rounding; we measure a third of these, and unrelated numbers make 1.4.
 HALF_PRECISION = {"float16": 0.1, "bfloat16": 0.5}
+
+# Logits after reading a conversation turn by turn against reading it in one go, as a share of the
+# largest logit, in float32.
+REREAD_LOGITS = 1e-5

@@ -1,10 +1,13 @@
 """KV caches: what prefill writes and denoising reads.
 
-    buffer  [ prefix .......... | canvas (scratch) | spare ]
-              0 .. stored         stored .. stored + L
+    buffer  [ spare | seen prefix .... | canvas (scratch) | room ]
+              0 ..                       stored .. stored + L
 
 A denoising step writes its canvas behind the prefix and attends to a view of both, so the prefix
 is never copied and no mask is needed. Only `append` makes tokens permanent.
+
+A cache can go back to an earlier position. Full layers just forget. A sliding layer needs the
+window before that position: it finds it among its spare tokens, or at a mark that was set there.
 
 Shapes: B batch, K key-value heads, S tokens, D head_dim. Keys and values are [B, K, S, D].
 """
@@ -12,60 +15,133 @@ Shapes: B batch, K key-value heads, S tokens, D head_dim. Keys and values are [B
 import mlx.core as mx
 
 _GROWTH = 512  # tokens; full layers grow by multiples of this
+MOST_MARKS = 4  # in one cache; each costs a sliding window once the layer has moved past it
 
 
 class LayerCache:
     """Keys and values of one layer, in order of position.
 
-    A full layer (`window=None`) keeps every token. A sliding layer keeps the last `window - 1`:
-    with its own position, that is all that a later token sees (transformers'
-    `DynamicSlidingWindowLayer`). `canvas_length` is the room it leaves behind them.
+    A full layer (`window=None`) keeps every token. Of a sliding layer later tokens see the last
+    `window - 1`: with their own position, that is the window (transformers'
+    `DynamicSlidingWindowLayer`). It keeps `spare` more, so that it can go back that far, and
+    leaves room for `canvas_length` behind them.
     """
 
-    def __init__(self, window: int | None = None, canvas_length: int = 0):
+    def __init__(self, window: int | None = None, canvas_length: int = 0, spare: int = 0):
         self._canvas_length = canvas_length
+        self._spare = spare
         self.keep = None if window is None else window - 1
+        # `stored` is set last by whatever changes the buffers: an interrupt never leaves a layer
+        # that claims tokens it does not have.
         self.stored = 0
+        self._first = 0  # position of the first stored token
         self._keys: mx.array | None = None
         self._values: mx.array | None = None
         self._expected = 0
+        # None while the layer still has the window that ends there.
+        self._marks: dict[int, tuple[mx.array, mx.array] | None] = {}
 
     def append(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         """Add tokens for good.
 
         Returns the keys and values that the new tokens attend to: everything stored before, as
-        far as this layer kept it, and the new tokens themselves.
+        far as they may see it, and the new tokens themselves.
         """
-        if self.keep is None:
-            return self._write(keys, values, permanent=True)
-        seen_keys, seen_values = keys, values
+        seen = self._seen_from()
+        most = self._most_tokens()
+        if most is None or self.stored + keys.shape[2] <= most:
+            all_keys, all_values = self._write(keys, values, permanent=True)
+            return all_keys[:, :, seen:], all_values[:, :, seen:]
         if self._keys is not None and self._values is not None and self.stored:
-            seen_keys = mx.concatenate([self._keys[:, :, : self.stored], keys], axis=2)
-            seen_values = mx.concatenate([self._values[:, :, : self.stored], values], axis=2)
-        kept = min(self.keep, seen_keys.shape[2])
+            keys = mx.concatenate([self._keys[:, :, : self.stored], keys], axis=2)
+            values = mx.concatenate([self._values[:, :, : self.stored], values], axis=2)
+        dropped = keys.shape[2] - most
+        self._save_marks(keys, values, dropped)
         self.stored = 0
-        start = seen_keys.shape[2] - kept
-        self._write(seen_keys[:, :, start:], seen_values[:, :, start:], permanent=True)
-        return seen_keys, seen_values
+        self._first += dropped
+        self._write(keys[:, :, dropped:], values[:, :, dropped:], permanent=True)
+        return keys[:, :, seen:], values[:, :, seen:]
 
     def with_canvas(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        """Views of the stored tokens followed by these ones, which are not kept."""
-        return self._write(keys, values, permanent=False)
+        """Views of the tokens it sees followed by these ones, which are not kept."""
+        seen = self._seen_from()
+        all_keys, all_values = self._write(keys, values, permanent=False)
+        return all_keys[:, :, seen:], all_values[:, :, seen:]
 
     def expect(self, tokens: int) -> None:
         """Announce how many tokens are coming, so that the buffers are made once."""
         self._expected = max(self._expected, tokens)
 
+    def mark(self, position: int) -> None:
+        """Keep what a return to `position` needs; a position still to come may be marked too.
+
+        Nothing happens when that is lost already, or never is.
+        """
+        if self.keep and (position > self._end or self.reach(position) == position):
+            self._marks.setdefault(position, None)
+
+    def unmark(self, position: int) -> None:
+        """Free what `mark` kept."""
+        self._marks.pop(position, None)
+
+    def reach(self, position: int) -> int:
+        """The last position up to `position` that this layer can go back to."""
+        position = min(position, self._end)
+        if self._covers(position) or self.keep == 0:
+            return position
+        saved = [mark for mark, kept in self._marks.items() if kept and mark <= position]
+        return max(saved, default=0)
+
+    def go_back(self, position: int) -> None:
+        """Forget the tokens from `position` on; it must be one that `reach` gives."""
+        self._marks = {mark: kept for mark, kept in self._marks.items() if mark <= position}
+        if self._covers(position):
+            self.stored = position - self._first
+            return
+        self.stored = 0
+        self._first = position
+        saved = self._marks.get(position)
+        if saved is not None:
+            self._first = position - saved[0].shape[2]
+            self._write(*saved, permanent=True)
+
     @property
     def arrays(self) -> list[mx.array]:
-        """The buffers, for `mx.eval`."""
-        return [array for array in (self._keys, self._values) if array is not None]
+        """Every array it holds, for `mx.eval`."""
+        saved = [array for kept in self._marks.values() if kept for array in kept]
+        return [array for array in (self._keys, self._values, *saved) if array is not None]
 
     def state(self) -> tuple[mx.array, mx.array]:
-        """The stored keys and values, [B, K, stored, D]."""
+        """The keys and values that a later token sees, [B, K, S, D]."""
         if self._keys is None or self._values is None:
             raise ValueError("the cache is empty")
-        return self._keys[:, :, : self.stored], self._values[:, :, : self.stored]
+        seen = slice(self._seen_from(), self.stored)
+        return self._keys[:, :, seen], self._values[:, :, seen]
+
+    @property
+    def _end(self) -> int:
+        return self._first + self.stored
+
+    def _seen_from(self) -> int:
+        """Where in the buffer the tokens begin that the next one sees."""
+        return 0 if self.keep is None else max(self.stored - self.keep, 0)
+
+    def _most_tokens(self) -> int | None:
+        return None if self.keep is None else self.keep + self._spare
+
+    def _covers(self, position: int) -> bool:
+        """Whether the buffer holds all that a token at `position` sees."""
+        start = 0 if self.keep is None else max(position - self.keep, 0)
+        return start >= self._first or position == self._first == 0
+
+    def _save_marks(self, keys: mx.array, values: mx.array, dropped: int) -> None:
+        """Copy the windows of marks that lose their first tokens when `dropped` tokens go."""
+        assert self.keep is not None
+        for mark, kept in self._marks.items():
+            start = max(mark - self.keep, 0) - self._first
+            if kept is None and start < dropped:
+                window = slice(start, mark - self._first)
+                self._marks[mark] = (_copy(keys[:, :, window]), _copy(values[:, :, window]))
 
     def _write(
         self, keys: mx.array, values: mx.array, *, permanent: bool
@@ -85,8 +161,9 @@ class LayerCache:
             return buffer
         batch, heads, _, head_dim = new.shape
         capacity = -(-max(end, self._expected) // _GROWTH) * _GROWTH
-        if self.keep is not None:
-            capacity = max(end, min(capacity, self.keep + self._canvas_length))
+        most = self._most_tokens()
+        if most is not None:
+            capacity = max(end, min(capacity, most + self._canvas_length))
         larger = mx.zeros((batch, heads, capacity, head_dim), new.dtype)
         if buffer is not None and self.stored:
             larger[:, :, : self.stored] = buffer[:, :, : self.stored]
@@ -99,18 +176,61 @@ class KVCache:
     def __init__(self, layers: list[LayerCache]):
         self.layers = layers
         self.offset = 0
+        self._marks: list[int] = []
 
     def expect(self, tokens: int) -> None:
         """Announce how many tokens are coming, so that the buffers are made once."""
         for layer in self.layers:
             layer.expect(tokens)
 
+    def mark(self, position: int) -> None:
+        """Keep what a return to `position` needs, whatever is read later.
+
+        Beyond `MOST_MARKS` the one goes whose loss costs the fewest tokens to read again.
+        """
+        lost = position <= self.offset and self._reach(position) < position
+        if position in self._marks or lost or position < 1:
+            return
+        self._marks = sorted([*self._marks, position])
+        for layer in self.layers:
+            layer.mark(position)
+        while len(self._marks) > MOST_MARKS:
+            costs = zip([0, *self._marks], self._marks, strict=False)
+            cost = {mark: mark - before for before, mark in costs if mark != position}
+            cheapest = min(cost, key=lambda mark: cost[mark])
+            self._marks.remove(cheapest)
+            for layer in self.layers:
+                layer.unmark(cheapest)
+
+    def rewind(self, position: int) -> int:
+        """Forget the tokens from `position` on, and return how many are left.
+
+        Those are fewer than `position` where a sliding layer has lost the window before it: then
+        the cache goes back to the last position that every layer can reach.
+        """
+        target = self._reach(position)
+        for layer in self.layers:
+            layer.go_back(target)
+        self._marks = [mark for mark in self._marks if mark <= target]
+        self.offset = target
+        return target
+
+    def _reach(self, position: int) -> int:
+        while (reached := min(layer.reach(position) for layer in self.layers)) < position:
+            position = reached
+        return position
+
     @property
     def arrays(self) -> list[mx.array]:
-        """Every buffer, for `mx.eval`."""
+        """Every array it holds, for `mx.eval`."""
         return [array for layer in self.layers for array in layer.arrays]
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all buffers, spare room included."""
+        """Bytes of all arrays, room for more tokens included."""
         return sum(array.nbytes for array in self.arrays)
+
+
+def _copy(view: mx.array) -> mx.array:
+    """The same numbers in an array of their own: a view would keep its whole source alive."""
+    return mx.concatenate([view, view[:, :, :0]], axis=2)

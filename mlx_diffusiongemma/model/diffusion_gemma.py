@@ -77,12 +77,16 @@ class DiffusionGemma(nn.Module):
         """The dtype of activations: that of the weights that are never quantised."""
         return self.model.decoder.norm.weight.dtype
 
-    def make_cache(self) -> KVCache:
-        """An empty KV cache for one batch."""
+    def make_cache(self, rewind_tokens: int = 0) -> KVCache:
+        """An empty KV cache for one batch.
+
+        `rewind_tokens` is how many tokens of their past sliding layers keep beyond what they see,
+        so that `KVCache.rewind` can go back that far from anywhere.
+        """
         window, canvas_length = self.config.sliding_window, self.config.canvas_length
         return KVCache(
             [
-                LayerCache(window if layer.is_sliding else None, canvas_length)
+                LayerCache(window if layer.is_sliding else None, canvas_length, rewind_tokens)
                 for layer in self.config.layers
             ]
         )

@@ -40,8 +40,8 @@ def cached_window_plus(change: int) -> Mutate:
     def mutate(model, patch):
         make_cache = DiffusionGemma.make_cache
 
-        def mutated(self):
-            cache = make_cache(self)
+        def mutated(self, *arguments):
+            cache = make_cache(self, *arguments)
             for layer in cache.layers:
                 if layer.keep is not None:
                     layer.keep += change

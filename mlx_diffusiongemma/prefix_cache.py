@@ -1,0 +1,70 @@
+"""A KV cache that knows its tokens, so that a prompt which begins like them is not read again.
+
+    tokens in the cache   a b c d e f g
+    the next prompt       a b c d x y      4 are shared --> go back to 4 --> read x y
+
+Every read token is one that the network has seen in full: whatever fails or is cancelled, the
+tokens and the cache stay in step.
+"""
+
+from collections.abc import Iterable, Sequence
+from itertools import takewhile
+
+import mlx.core as mx
+
+from mlx_diffusiongemma.model import DiffusionGemma
+
+
+class PrefixCache:
+    """The KV cache of one conversation.
+
+    Attributes:
+        kv: the cache itself, for `model.denoise`.
+        tokens: what has been read into it.
+        nbytes: memory it takes; may be read while another thread writes.
+    """
+
+    def __init__(self, model: DiffusionGemma, rewind_tokens: int = 0):
+        self._model = model
+        self._rewind_tokens = rewind_tokens
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget everything and free the memory."""
+        self.tokens: list[int] = []
+        self.kv = self._model.make_cache(self._rewind_tokens)
+        self.nbytes = 0
+
+    def go_to(self, prompt: Sequence[int], marks: Iterable[int] = ()) -> int:
+        """Keep the longest beginning of `prompt` that the cache can go back to; forget the rest.
+
+        `marks` are positions where later prompts may part from this one. Returns how many tokens
+        the cache and the prompt share, which may be more than are kept: see `KVCache.rewind`.
+        """
+        shared = common_prefix(self.tokens, prompt)
+        kept = self.kv.rewind(shared)
+        del self.tokens[kept:]
+        mx.eval(self.kv.arrays)  # what is left lazy belongs to this thread
+        for mark in marks:
+            self.kv.mark(mark)
+        return shared
+
+    def read(self, tokens: Sequence[int]) -> None:
+        """Read more tokens; if that is interrupted, those that were read in full stay."""
+        try:
+            self._model.prefill(mx.array([tokens], mx.int32), self.kv)
+        except KeyboardInterrupt:
+            self.tokens += tokens
+            del self.tokens[self.kv.rewind(self.kv.offset) :]
+            raise
+        except BaseException:  # arrays that failed to compute are of no use to anyone
+            self.clear()
+            raise
+        self.tokens += tokens
+        self.nbytes = self.kv.nbytes
+
+
+def common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many tokens two sequences begin with in common."""
+    pairs = zip(one, other, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))

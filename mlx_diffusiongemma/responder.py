@@ -1,0 +1,165 @@
+"""One answer: token events meet the tokenizer and the clock.
+
+token ids --> generate_blocks --> events --> text that is certain, times --> Finished(result)
+"""
+
+import secrets
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import mlx.core as mx
+
+from mlx_diffusiongemma.answer import AnswerStream
+from mlx_diffusiongemma.config import GenerationConfig
+from mlx_diffusiongemma.draws import Draws, SeededDraws
+from mlx_diffusiongemma.errors import ConfigError
+from mlx_diffusiongemma.events import (
+    BlockCommitted,
+    DenoisingStep,
+    Event,
+    Finished,
+    GenerationResult,
+    GenerationStats,
+    PromptProcessed,
+)
+from mlx_diffusiongemma.generation import generate_blocks
+from mlx_diffusiongemma.model import DiffusionGemma
+from mlx_diffusiongemma.options import GenerationOptions
+from mlx_diffusiongemma.prefix_cache import PrefixCache
+from mlx_diffusiongemma.text import Message, Tokenizer
+
+Prompt = str | Sequence[Message]
+
+
+@dataclass(frozen=True, eq=False)
+class Responder:
+    """A loaded model as far as one answer needs it; `Runtime` and `Session` share it."""
+
+    model: DiffusionGemma
+    tokenizer: Tokenizer
+    generation_config: GenerationConfig
+    load_seconds: float
+
+    def encode(self, prompt: Prompt, options: GenerationOptions) -> list[int]:
+        """The token ids of a prompt; PromptError or ConfigError before anything is computed."""
+        if not isinstance(options, GenerationOptions):
+            raise ConfigError(
+                f"options are {options!r}", hint="give a GenerationOptions, or leave them out"
+            )
+        return self.tokenizer.encode_prompt(
+            prompt, chat_template=options.chat_template, thinking=options.thinking
+        )
+
+    def answer(
+        self,
+        prompt_ids: Sequence[int],
+        options: GenerationOptions,
+        draws: Draws | None,
+        *,
+        cache: PrefixCache | None = None,
+        marks: Iterable[int] = (),
+        max_context: int | None = None,
+    ) -> Iterator[Event]:
+        """Yield the events of one answer, `Finished` last; see `generate_blocks`."""
+        mx.reset_peak_memory()
+        seed = secrets.randbits(32) if options.seed is None else options.seed
+        answer = AnswerStream(self.tokenizer, options.stop, prompt_ids=prompt_ids)
+        record = _Record()
+        blocks = generate_blocks(
+            self.model,
+            prompt_ids,
+            draws=draws or SeededDraws(seed),
+            settings=self.generation_config.sampler.with_options(options),
+            max_tokens=options.max_tokens,
+            eos_token_ids=self.generation_config.eos_token_ids | self.tokenizer.eos_token_ids,
+            cache=cache,
+            marks=marks,
+            max_context=max_context,
+        )
+        try:
+            for event in record.timed(blocks):
+                if isinstance(event, BlockCommitted):
+                    event = _with_text(event, answer)
+                    record.blocks.append(event)
+                yield event
+                if isinstance(event, BlockCommitted) and event.finish_reason is not None:
+                    break
+        finally:
+            blocks.close()
+        yield Finished(self._result(answer, record, seed))
+
+    def _result(self, answer: AnswerStream, record: "_Record", seed: int) -> GenerationResult:
+        last = record.blocks[-1]
+        assert last.finish_reason is not None and record.prompt is not None
+        token_ids = tuple(token for block in record.blocks for token in block.token_ids)
+        return GenerationResult(
+            text=answer.text,
+            thought=answer.thought,
+            tool_calls=answer.tool_calls,
+            token_ids=token_ids,
+            finish_reason=last.finish_reason,
+            stats=GenerationStats(
+                prompt_tokens=record.prompt.prompt_tokens,
+                cached_tokens=record.prompt.cached_tokens,
+                reread_tokens=record.prompt.reread_tokens,
+                generated_tokens=len(token_ids),
+                denoising_steps=tuple(block.denoising_steps for block in record.blocks),
+                converged=tuple(block.converged for block in record.blocks),
+                seed=seed,
+                load_seconds=self.load_seconds,
+                prefill_seconds=record.prefill_seconds,
+                denoising_seconds=record.denoising_seconds,
+                peak_memory_bytes=mx.get_peak_memory(),
+            ),
+        )
+
+
+def result_of(events: Iterator[Event]) -> GenerationResult:
+    """What a stream ends with."""
+    for event in events:
+        if isinstance(event, Finished):
+            return event.result
+    raise AssertionError("a stream ends with Finished")
+
+
+def _with_text(block: BlockCommitted, answer: AnswerStream) -> BlockCommitted:
+    """The block with the text it makes certain; cut short where a stop string ends the answer."""
+    before = answer.token_count
+    delta = answer.add(block.token_ids)
+    text, thought, reason = delta.text, delta.thought, block.finish_reason
+    if delta.stopped:
+        reason = "stop"
+    if reason is not None:
+        rest = answer.finish()
+        text, thought = text + rest.text, thought + rest.thought
+        if rest.stopped:
+            reason = "stop"
+    kept = block.token_ids[: answer.token_count - before]
+    return replace(block, token_ids=kept, finish_reason=reason, text=text, thought=thought)
+
+
+class _Record:
+    """What one answer did, and the time spent on it; a consumer's own time is not."""
+
+    def __init__(self) -> None:
+        self.prompt: PromptProcessed | None = None
+        self.blocks: list[BlockCommitted] = []
+        self.prefill_seconds = 0.0
+        self.denoising_seconds = 0.0
+
+    def timed(
+        self, events: Iterator[PromptProcessed | DenoisingStep | BlockCommitted]
+    ) -> Iterator[PromptProcessed | DenoisingStep | BlockCommitted]:
+        while True:
+            started = time.perf_counter()
+            event = next(events, None)
+            spent = time.perf_counter() - started
+            if event is None:
+                return
+            if isinstance(event, PromptProcessed):
+                self.prompt = event
+                self.prefill_seconds += spent
+            else:
+                self.denoising_seconds += spent
+            yield event
