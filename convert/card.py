@@ -9,6 +9,7 @@ from pathlib import Path
 
 from mlx_diffusiongemma.convert.records import ConversionPlan
 from mlx_diffusiongemma.convert.report import ClassReport, ConversionReport
+from mlx_diffusiongemma.hub_cache import format_size
 from mlx_diffusiongemma.recipes import CLASS_LABELS
 from mlx_diffusiongemma.version import __version__
 
@@ -38,9 +39,9 @@ def _lines(
     if plan.recipe.search:
         yield "- Scales and biases were chosen by least squares, group by group."
     yield (
-        f"- {report.bits_per_weight:.3g} bits per weight, {_size(report.text_bytes)} of text "
-        f"weights, about {_size(report.memory_bytes)} of memory at work in {report.dtype} with "
-        f"{report.context} tokens of context."
+        f"- {report.bits_per_weight:.3g} bits per weight, {format_size(report.text_bytes)} of text "
+        f"weights, about {format_size(report.memory_bytes)} of memory at work in {report.dtype} "
+        f"with {report.context} tokens of context."
     )
     yield ""
     if plan.layout == "mlx":
@@ -89,7 +90,7 @@ def _table(classes: tuple[ClassReport, ...]) -> Iterator[str]:
             f"{part.weights:,}",
             ", ".join(part.packing),
             f"{part.bits_per_weight:.3g}",
-            _size(part.nbytes),
+            format_size(part.nbytes),
             _error(part.largest_error),
             _error(part.rms_error),
         )
@@ -98,7 +99,3 @@ def _table(classes: tuple[ClassReport, ...]) -> Iterator[str]:
 
 def _error(value: float | None) -> str:
     return "" if value is None else f"{value:.2e}"
-
-
-def _size(nbytes: int) -> str:
-    return f"{nbytes / 1e9:.2f} GB" if nbytes >= 1e7 else f"{nbytes / 1e6:.2f} MB"

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 from mlx_diffusiongemma.config import read_json
+from mlx_diffusiongemma.convert.records import Layout
 from mlx_diffusiongemma.errors import CheckpointError
 
 # Copied as they are when the source has them.
@@ -20,6 +21,7 @@ _EXPECTED = (
     ("chat_template.jinja", "chat_template.json"),
     ("generation_config.json",),
 )
+_NO_IMAGES = "the image side, which transformers fills with random numbers"
 _FOR_IMAGES = ("processor_config.json", "preprocessor_config.json")
 
 
@@ -28,14 +30,18 @@ def copied_files(source: Path) -> tuple[str, ...]:
     return tuple(name for name in _COPIED if (source / name).is_file())
 
 
-def missing_files(source: Path, *, for_images: bool) -> tuple[str, ...]:
-    """Names of files that a whole checkpoint has and `source` lacks."""
+def missing_files(source: Path, *, has_images: bool, layout: Layout) -> tuple[str, ...]:
+    """What a whole checkpoint has and this one will lack, mostly names of files.
+
+    `has_images`: whether the tensors of the image side are there.
+    """
     here = set(copied_files(source))
-    rows = [*_EXPECTED, _FOR_IMAGES] if for_images else list(_EXPECTED)
+    rows = [*_EXPECTED, _FOR_IMAGES] if has_images else list(_EXPECTED)
     tokenizer = source / "tokenizer_config.json"
     if tokenizer.is_file() and read_json(tokenizer).get("chat_template"):
         here.add("chat_template.jinja")
-    return tuple(row[0] for row in rows if not here & set(row))
+    missing = tuple(row[0] for row in rows if not here & set(row))
+    return missing if has_images or layout == "mlx" else (*missing, _NO_IMAGES)
 
 
 def copy_files(source: Path, folder: Path, names: tuple[str, ...]) -> None:

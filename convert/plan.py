@@ -95,7 +95,7 @@ def plan(
         skipped=_skipped(found.left_out, unknown, keep_vision, repeats),
         config=config,
         copied=copied_files(source),
-        missing=missing_files(source, for_images=bool(config.get("vision_config"))),
+        missing=missing_files(source, has_images=bool(config.get("vision_config")), layout=layout),
         layout=layout,
     )
     return replace(found_plan, fingerprint=_fingerprint(found_plan))
@@ -159,8 +159,21 @@ def _check_recipe(recipe: Recipe, parameters: Iterable[SourceParameter]) -> None
             f"these cannot be divided: {'; '.join(shown)}",
             hint="use groups of 64 or 32, for all or with `--set 'PATTERN=BITS:GROUP'`",
         )
+    _check_overrides(recipe, paths)
+
+
+def _check_overrides(recipe: Recipe, paths: list[str]) -> None:
+    """ConfigError when a pattern matches no matrix, or none that earlier patterns leave to it."""
+    left = set(paths)
     for pattern, _ in recipe.overrides:
-        if not any(matches(pattern, path) for path in paths):
+        found = {path for path in paths if matches(pattern, path)}
+        if found and not found & left:
+            raise ConfigError(
+                f"{pattern!r} decides nothing: patterns before it match all that it does",
+                hint="the first pattern that matches a module wins; put this one first",
+            )
+        left -= found
+        if not found:
             raise ConfigError(
                 f"no module that can be quantised matches {pattern!r}",
                 hint=f"name a class ({', '.join(PACKABLE_CLASSES)}) or a path such as "

@@ -106,7 +106,7 @@ class ConversionPlan:
         skipped: source tensors that are not written.
         config: the config.json to write.
         copied: names of files that are copied as they are.
-        missing: names of files a checkpoint should have and this source lacks.
+        missing: names of files, or what else, a checkpoint should have and this output lacks.
         layout: `mlx`, or `transformers`: the released names, which transformers loads.
         fingerprint: the same for the same output bytes from the same source; stable hash.
     """

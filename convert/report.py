@@ -64,7 +64,7 @@ class ConversionReport:
         shards: file -> bytes of its tensors.
         written, merged, skipped: source tensors that became a tensor, that became part of one
             (scales and biases that were unpacked), and those left out by reason.
-        copied, missing: other files that were copied, and those the source lacks.
+        copied, missing: other files that were copied, and what a checkpoint has and this one lacks.
         memory_bytes, context: predicted resident memory with that many tokens of context, computing
             in `dtype`.
         num_experts, top_k_experts: how many there are, and how many a token meets.

@@ -255,8 +255,8 @@ def _explain(error: OSError, output: Path) -> ConversionError:
         )
     if error.errno == errno.EFBIG:
         return ConversionError(
-            f"`{where}` would be larger than the disk allows a file to be",
-            hint=f"remove `{output}{PARTIAL}` and convert with a smaller `--max-shard-size`",
+            f"a file of `{where}` would be larger than its disk allows",
+            hint=f"convert with a smaller `--max-shard-size`; remove `{output}{PARTIAL}` before",
         )
     return ConversionError(
         f"cannot write `{where}`: {error.strerror}",

@@ -92,6 +92,11 @@ def open_remote(
             hint="leave out --low-disk",
         )
     wanted = "main" if revision is None else revision
+    if constants.HF_HUB_OFFLINE:
+        raise HubError(
+            f"HF_HUB_OFFLINE forbids to ask for the files of `{name}`",
+            hint="unset it; a model that is on this disk needs neither the Hub nor --low-disk",
+        )
     commit, listed = hub._list_files(name, wanted)
     cache = ModelCache(Path(constants.HF_HUB_CACHE), name)
     small = [file for file in listed if not file.name.endswith(WEIGHTS)]

@@ -82,7 +82,7 @@ def convert_command(
 
 def _target(output: str | None, resume: bool) -> Path:
     """The folder to make; what is in its way is said before anything is fetched."""
-    if output is None:
+    if not output:
         raise ConfigError("there is no --out", hint="name the folder to make, or use --dry-run")
     target = Path(output).expanduser()
     if not resume:
@@ -155,6 +155,7 @@ def _carry_out(
     verify: bool,
 ) -> "ConversionReport":
     from mlx_diffusiongemma.convert.conversion import carry_out, hub_name
+    from mlx_diffusiongemma.convert.journal import workspace_folder
 
     try:
         with _ProgressView() as view:
@@ -170,7 +171,10 @@ def _carry_out(
                 verify=verify,
             )
     except KeyboardInterrupt:
-        note("what is finished is kept; the same command with --resume goes on from there")
+        if workspace_folder(target).exists():
+            note("what is finished is kept; the same command with --resume goes on from there")
+        else:
+            note("no file was finished yet, and nothing is left")
         raise
 
 

@@ -94,7 +94,7 @@ def _totals(report: "ConversionReport") -> Iterator[str]:
     if report.copied:
         yield f"copied: {', '.join(report.copied)}"
     if report.missing:
-        yield f"missing in the source: {', '.join(report.missing)}"
+        yield f"missing: {', '.join(report.missing)}"
     if report.seconds is not None and report.peak_memory is not None:
         seconds = f"{report.seconds:.{0 if report.seconds >= 10 else 1}f} s"
         yield f"took {seconds}, {format_size(report.peak_memory)} of memory at most"

@@ -47,7 +47,7 @@ def test_a_dry_run_prints_the_plan_and_makes_nothing(run_here, source, tmp_path)
         "model.decoder.layers.*.experts.gate_up_proj.weight",
         "4 bits g64 affine",
         "source tensors: 76 = 76 used + 0 merged + 0 skipped",
-        "missing in the source: tokenizer.json, ",
+        "missing: tokenizer.json, ",
         "of the text model's weights; a token meets 2 of 4",
         "dense MLP ",
         "at work in bfloat16 with 4096 tokens of context",
@@ -148,11 +148,32 @@ def test_an_interrupted_run_says_how_to_go_on_and_does(run_here, source, tmp_pat
         run = run_here(*arguments)
     assert run.code == 130 and run.out == "" and "--resume" in run.err
     assert not (tmp_path / "out").exists()
-    assert run_here(*arguments).code == 1
+    again = run_here(*arguments)
+    assert again.code == 1 and "out.partial` holds a conversion that was interrupted" in again.err
     assert run_here(*arguments, "--resume").code == 0
     assert run_here("convert", source, "-o", str(tmp_path / "whole"), *arguments[4:]).code == 0
     files = [{p.name: p.read_bytes() for p in (tmp_path / n).iterdir()} for n in ("out", "whole")]
     assert files[0] == files[1]
+
+
+def test_an_interruption_before_anything_is_finished_says_so(
+    run_here, source, tmp_path, monkeypatch
+):
+    def interrupt(self, state):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(convert_cli._ProgressView, "update", interrupt)
+    run = run_here("convert", source, "-o", str(tmp_path / "out"))
+    assert run.code == 130 and "nothing is left" in run.err and "--resume" not in run.err
+    assert {path.name for path in tmp_path.iterdir()} == {"source"}
+
+
+def test_going_back_without_images_says_what_transformers_makes_of_it(run_here, source, tmp_path):
+    flags = ("-o", str(tmp_path / "out"), "--dequantize")
+    assert "random" not in run_here("convert", source, *flags, "--dry-run").out
+    run = run_here("convert", source, *flags, "--no-vision")
+    (missing,) = (line for line in run.out.splitlines() if line.startswith("missing: "))
+    assert missing.endswith("the image side, which transformers fills with random numbers")
 
 
 def test_a_file_on_its_way_is_named_without_moving_the_bar(monkeypatch):
@@ -187,6 +208,7 @@ def test_recipes_are_explained_with_their_sizes(run_here):
         ([], "there is no SOURCE"),
         (["a", "--hf-path", "b"], "SOURCE is 'a' and --hf-path is 'b'"),
         (["SOURCE"], "there is no --out"),
+        (["SOURCE", "--out", ""], "there is no --out"),
         (["SOURCE", "-r", "5bit"], "no recipe '5bit'"),
         (["SOURCE", "-r", "8bit", "--bits", "4"], "--recipe 8bit and --bits"),
         (["SOURCE", "-r", "8bit", "-q"], "--recipe 8bit and -q"),
@@ -202,6 +224,8 @@ def test_recipes_are_explained_with_their_sizes(run_here):
         (["SOURCE", "--set", "experts=4:32:gguf"], "--set has 'experts=4:32:gguf'"),
         (["SOURCE", "--set", "experts=4:32:affine:9"], "--set has 'experts=4:32:affine:9'"),
         (["SOURCE", "--set", "nothing=4"], "matches 'nothing'"),
+        (["SOURCE", "--set", "experts=none", "--set", "experts=3"], "'experts' decides nothing"),
+        (["SOURCE", "--set", "*=8", "--set", "attention=4"], "'attention' decides nothing"),
         (["SOURCE", "--dtype", "float32"], "'float32'"),
         (["SOURCE", "--max-shard-size", "5XB"], "--max-shard-size is '5XB'"),
         (["SOURCE", "--max-shard-size", "0GB"], "--max-shard-size is '0GB'"),

@@ -210,7 +210,7 @@ def test_a_disk_that_takes_no_file_so_large_is_named_with_the_way_out(
         return write(descriptor, data)
 
     monkeypatch.setattr(os, "write", limited)
-    with pytest.raises(ConversionError, match="larger than the disk allows") as caught:
+    with pytest.raises(ConversionError, match="larger than its disk allows") as caught:
         run(plan_of(source), tmp_path / "output")
     assert "`--max-shard-size`" in caught.value.hint
     assert f"`{tmp_path / 'output.partial'}`" in caught.value.hint

@@ -135,6 +135,28 @@ def test_a_dry_run_fetches_headers_only(upload_hub, source, ask, tmp_path):
     assert upload_hub.requests == []
 
 
+def test_a_hub_model_is_converted_like_a_folder(upload_hub, source, ask, tmp_path):
+    upload_hub.reset()
+    upload_hub.add(NAME, contents(source))
+    done = ask(
+        command=("-m", "mlx_diffusiongemma", "convert", NAME, "--out", str(tmp_path / "out"))
+    )
+    assert done.returncode == 0, done.stderr
+    convert_checkpoint(source, tmp_path / "whole", "mixed-4-8")
+    ours, expected = contents(tmp_path / "out"), contents(tmp_path / "whole")
+    assert f"[{NAME}](" in ours.pop("README.md").decode() and expected.pop("README.md")
+    assert ours == expected
+
+
+@pytest.mark.parametrize("flags", [["--low-disk"], ["--dry-run"]])
+def test_without_a_network_it_is_one_clear_error(ask, tmp_path, flags):
+    convert = ("-m", "mlx_diffusiongemma", "convert", NAME, "--out", str(tmp_path / "out"))
+    done = ask(command=(*convert, *flags), offline=True)
+    assert done.returncode == 1 and done.stdout == ""
+    assert done.stderr.splitlines()[0].startswith("error: HF_HUB_OFFLINE forbids")
+    assert "hint: " in done.stderr and not list(tmp_path.glob("*out*"))
+
+
 @pytest.mark.parametrize("name", ["demo", "./folder", "a/b/c"])
 def test_only_hub_models_are_fetched_file_by_file(name, tmp_path):
     with pytest.raises(ConfigError, match="is not a Hub model"):
