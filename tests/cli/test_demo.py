@@ -64,7 +64,7 @@ def test_a_chat_remembers(run_demo):
         (["--model", "org/name"], "`org/name`"),
         (["--revision", "v9"], "`v9`"),
         (["--dtype", "int4"], "'int4'"),
-        (["--t-min", "2"], "t_min is 2.0 and t_max is 0.8"),
+        (["--t-min", "2"], "t_min is 2.0 and t_max is 0.6"),
     ],
 )
 def test_a_value_that_cannot_be_used_is_named_in_one_line_with_a_hint(run_demo, args, message):

@@ -51,7 +51,7 @@ def test_the_demo_model_is_described_on_standard_output(run_here):
     assert line(run.out, "on disk").endswith("in 1 file")
     assert "tensors (vision)" in line(run.out, "not loaded")
     assert line(run.out, "chat template") == "yes"
-    assert line(run.out, "defaults").startswith("24 steps, entropy bound 0.1, temperature 0.8 to")
+    assert line(run.out, "defaults").startswith("24 steps, entropy bound 0.1, temperature 0.6 to")
     assert line(run.out, "end tokens") == "1, 50, 106"
     assert max(map(len, run.out.splitlines())) <= max(80, len(str(DEMO)) + 15)
 
