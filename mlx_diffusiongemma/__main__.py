@@ -1,12 +1,12 @@
 """Where the `dgemma-mlx` command begins, and `python -m mlx_diffusiongemma`."""
 
+from mlx_diffusiongemma.cli.interrupts import ending_at_once
+
 
 def main() -> None:
-    """Run the command line. Ctrl-C while it is still being imported exits 130, too."""
-    try:
+    """Run the command line."""
+    with ending_at_once():
         from mlx_diffusiongemma.cli.app import main as run
-    except KeyboardInterrupt:
-        raise SystemExit(130) from None
     run()
 
 

@@ -15,11 +15,11 @@ from mlx_diffusiongemma.cli.convert import convert_command
 from mlx_diffusiongemma.cli.generate import generate_command
 from mlx_diffusiongemma.cli.info import info_command
 from mlx_diffusiongemma.cli.inspect import inspect_command
+from mlx_diffusiongemma.cli.interrupts import INTERRUPTED
 from mlx_diffusiongemma.errors import DGemmaError
 from mlx_diffusiongemma.version import __version__
 
 NAME = "dgemma-mlx"
-INTERRUPTED = 130
 # The base of all usage errors. typer does not export it, and its home differs by version.
 _UsageError = cast(type[typer.BadParameter], typer.BadParameter.__mro__[1])
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from mlx_diffusiongemma import hub
 from mlx_diffusiongemma.backend import NO_BACKEND, has_backend
 from mlx_diffusiongemma.cli.console import is_live, stderr
+from mlx_diffusiongemma.cli.interrupts import ending_at_once
 from mlx_diffusiongemma.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -37,7 +38,8 @@ def open_runtime(
     """Load `model`, or the default one."""
     name = model or hub.DEFAULT_MODEL
     folder = find_model(name, revision)
-    with stderr.status(f"loading {name}") if is_live() else contextlib.nullcontext():
+    spinner = stderr.status(f"loading {name}") if is_live() else contextlib.nullcontext()
+    with spinner, ending_at_once():
         from mlx_diffusiongemma import runtime  # seconds: transformers and MLX
 
         return runtime.load(folder, dtype=dtype, force=force)

@@ -55,6 +55,12 @@ class Terminal:
         """Press keys: "\\x03" is Ctrl-C, "\\x04" Ctrl-D, "\\n" Enter."""
         os.write(self._main, keys.encode())
 
+    def interrupt(self) -> None:
+        """Press Ctrl-C at a prompt that has had time to listen: Python's readline misses a signal
+        that comes between its writing the prompt and its waiting for keys."""
+        time.sleep(0.5)
+        self.type("\x03")
+
     def wait_for(self, pattern: str) -> str:
         """Read until `pattern` is on the screen; what was read since the last call."""
         new, deadline = "", time.monotonic() + SECONDS

@@ -109,9 +109,21 @@ def test_ctrl_c_exits_130_and_a_kill_143_without_a_word(number, code):
     assert all(line.startswith(b"canvas 1  step") for line in err.splitlines())
 
 
-def test_ctrl_c_while_the_command_is_still_being_imported(tmp_path):
-    tmp_path.joinpath("typer.py").write_text("raise KeyboardInterrupt")
-    run = run_command("--help", PYTHONPATH=str(tmp_path))
+SWALLOWS_CTRL_C = """
+import os, signal, time
+try:
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(60)
+except BaseException:
+    pass
+raise ImportError("went on after Ctrl-C")
+"""
+
+
+@pytest.mark.parametrize("library", ["typer", "mlx_lm"])
+def test_ctrl_c_while_a_library_is_imported_that_swallows_it(library, tmp_path):
+    tmp_path.joinpath(f"{library}.py").write_text(SWALLOWS_CTRL_C)
+    run = run_command("generate", STORY, *DEMO, PYTHONPATH=str(tmp_path))
     assert (run.code, run.out, run.err) == (130, "", "")
 
 
@@ -128,13 +140,14 @@ def test_ctrl_c_in_a_chat_cancels_the_turn_alone_and_twice_at_the_prompt_leaves(
     chat.type("/history\n")
     assert "nothing has been said yet" in chat.wait_for("\n> ")
     assert "typed ahead" not in chat.screen
-    chat.type("half a li\x03")
+    chat.type("half a li")
+    chat.interrupt()
     assert "Ctrl-C again, Ctrl-D or /quit leaves" in chat.wait_for("\n> ")
     chat.type("/undo\n")
     assert "nothing has been said yet" in chat.wait_for("\n> ")
-    chat.type("\x03")
+    chat.interrupt()
     assert "Ctrl-C again, Ctrl-D or /quit leaves" in chat.wait_for("\n> ")
-    chat.type("\x03")
+    chat.interrupt()
     assert chat.end() == 0
     assert "Traceback" not in chat.screen
 
