@@ -46,7 +46,7 @@ def test_combine_experts_undoes_the_sorting():
     _, _, experts, weights = routed(20, 8, 3)
     tokens, ordered, inverse = reference.sort_by_expert(experts)
     outputs = ordered[:, None] * 100.0 + tokens[:, None] + mx.arange(2)  # says where it is from
-    got = np.array(kernels.combine_experts(outputs, inverse, weights))
+    got = np.array(reference.combine_experts(outputs, inverse, weights))
     picked, share = np.array(experts), np.array(weights)
     for row in range(20):
         want = sum(share[row, k] * (picked[row, k] * 100.0 + row) for k in range(3))
@@ -55,9 +55,52 @@ def test_combine_experts_undoes_the_sorting():
 
 def test_combine_experts_keeps_the_dtype_and_sums_in_float32():
     outputs = mx.array([[256.0], [1.0]]).astype(mx.bfloat16)
-    got = kernels.combine_experts(outputs, mx.array([[0, 1]], mx.uint32), mx.array([[1.0, 4.0]]))
+    got = reference.combine_experts(outputs, mx.array([[0, 1]], mx.uint32), mx.array([[1.0, 4.0]]))
     assert got.dtype == mx.bfloat16
     assert got.item() == 260.0
+
+
+def normed(row, weight, eps=1e-6):
+    return row / np.sqrt(np.mean(row * row) + eps) * weight
+
+
+def test_add_attention_matches_the_loop():
+    rng = np.random.default_rng(0)
+    x, attended = rng.normal(size=(2, 2, 3, 16))
+    weights = rng.uniform(0.5, 2, (4, 16))
+    given = reference.AttentionWeights(*(mx.array(w, mx.float32) for w in weights))
+    got = kernels.add_attention(
+        mx.array(x, mx.float32), mx.array(attended, mx.float32), given, 1e-6
+    )
+    for place in np.ndindex(2, 3):
+        added = x[place] + normed(attended[place], weights[0])
+        want = [added, normed(added, weights[1]), normed(added, weights[2])]
+        want.append(normed(added, 1) * weights[3] / 4)  # 4 is the root of 16
+        for one, other in zip(got, want, strict=True):
+            np.testing.assert_allclose(np.array(one)[place], other, atol=1e-5)
+
+
+def test_add_feed_forward_matches_the_loop():
+    rng = np.random.default_rng(1)
+    x, dense = rng.normal(size=(2, 6, 16))
+    outputs, weights = rng.normal(size=(12, 16)), rng.uniform(0.5, 2, (4, 16))
+    slots, shares = rng.permutation(12).reshape(6, 2), rng.uniform(size=(6, 2))
+    routing = kernels.route(mx.zeros((6, 4)), mx.ones((4,)), 2)._replace(
+        inverse=mx.array(slots).astype(mx.uint32), weights=mx.array(shares, mx.float32)
+    )
+    norms = [mx.array(w, mx.float32) for w in (*weights, [0.5])]
+    got = kernels.add_feed_forward(
+        *(mx.array(array, mx.float32) for array in (x, dense, outputs)),
+        routing,
+        kernels.FeedForwardWeights(*norms),
+        1e-6,
+    )
+    for row in range(6):
+        experts = sum(w * outputs[slot] for w, slot in zip(shares[row], slots[row], strict=True))
+        both = normed(dense[row], weights[0]) + normed(experts, weights[1])
+        added = (x[row] + normed(both, weights[2])) * 0.5
+        np.testing.assert_allclose(np.array(got.residual)[row], added, atol=1e-5)
+        np.testing.assert_allclose(np.array(got.normed)[row], normed(added, weights[3]), atol=1e-5)
 
 
 def test_geglu_is_the_tanh_gelu_times_up():

@@ -5,12 +5,23 @@ decides whether they run; `dense` chooses between MLX's product and one for the 
 """
 
 from mlx_diffusiongemma.kernels.dense import expectation, linear
-from mlx_diffusiongemma.kernels.reference import Routing, combine_experts, geglu
+from mlx_diffusiongemma.kernels.reference import (
+    AttentionWeights,
+    FeedForwardWeights,
+    Routing,
+    Stream,
+    geglu,
+)
+from mlx_diffusiongemma.kernels.residual import add_attention, add_feed_forward
 from mlx_diffusiongemma.kernels.routing import route
 
 __all__ = [
+    "AttentionWeights",
+    "FeedForwardWeights",
     "Routing",
-    "combine_experts",
+    "Stream",
+    "add_attention",
+    "add_feed_forward",
     "expectation",
     "geglu",
     "linear",

@@ -153,8 +153,10 @@ def uses_kernels(operation: Operation, *arguments: Any) -> bool:
 
 
 def _kind(argument: Any) -> Any:
-    """What decides which kernel is compiled: for an array all but its first length."""
-    return (argument.shape[1:], argument.dtype) if isinstance(argument, mx.array) else argument
+    """What decides which kernel is compiled: of an array the dtype and the last length."""
+    if isinstance(argument, tuple):
+        return tuple(map(_kind, argument))
+    return (argument.shape[-1:], argument.dtype) if isinstance(argument, mx.array) else argument
 
 
 def passes_trial(operation: Operation, *arguments: Any) -> bool:

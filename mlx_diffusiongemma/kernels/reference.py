@@ -19,6 +19,41 @@ class Routing(NamedTuple):
     offsets: mx.array  # uint32 [E + 1], where each expert's pairs begin; T * K at the end
 
 
+class AttentionWeights(NamedTuple):
+    """Weights [D] of the norms around `add_attention`."""
+
+    attended_norm: mx.array
+    dense_norm: mx.array
+    routed_norm: mx.array
+    router_scale: mx.array
+
+
+class FeedForwardInputs(NamedTuple):
+    """What `add_attention` makes: the new residual and three norms of it, float [..., D]."""
+
+    residual: mx.array
+    dense: mx.array
+    routed: mx.array
+    router: mx.array
+
+
+class FeedForwardWeights(NamedTuple):
+    """Weights [D] of the norms around `add_feed_forward`, and the layer's scalar [1]."""
+
+    dense_norm: mx.array
+    routed_norm: mx.array
+    both_norm: mx.array
+    next_norm: mx.array
+    scalar: mx.array
+
+
+class Stream(NamedTuple):
+    """What one layer hands to the next: the residual and its first norm, float [..., D]."""
+
+    residual: mx.array
+    normed: mx.array
+
+
 def route(scores: mx.array, per_expert_scale: mx.array, top_k: int) -> Routing:
     """`top_k_experts`, `sort_by_expert` and `expert_offsets` of the same choices."""
     experts, weights = top_k_experts(scores, per_expert_scale, top_k)
@@ -94,3 +129,46 @@ def combine_experts(outputs: mx.array, inverse: mx.array, weights: mx.array) -> 
     """
     picked = outputs[inverse].astype(mx.float32)
     return mx.sum(picked * weights[..., None], axis=-2).astype(outputs.dtype)
+
+
+def add_attention(
+    residual: mx.array, attended: mx.array, weights: AttentionWeights, eps: float
+) -> FeedForwardInputs:
+    """Add the norm of attention's output to the residual; norms of the sum for what follows.
+
+    The router's is without weights, then times `router_scale` and 1 / sqrt(D).
+    """
+    added = residual + mx.fast.rms_norm(attended, weights.attended_norm, eps)
+    router = mx.fast.rms_norm(added, None, eps) * weights.router_scale * added.shape[-1] ** -0.5
+    return FeedForwardInputs(
+        added,
+        mx.fast.rms_norm(added, weights.dense_norm, eps),
+        mx.fast.rms_norm(added, weights.routed_norm, eps),
+        router,
+    )
+
+
+def add_feed_forward(
+    residual: mx.array,
+    dense: mx.array,
+    outputs: mx.array,
+    routing: Routing,
+    weights: FeedForwardWeights,
+    eps: float,
+) -> Stream:
+    """Add the norms of both halves of the feed-forward, normalised together, to the residual.
+
+    Args:
+        residual: float [..., D].
+        dense: float [..., D], output of the dense half.
+        outputs: float [T * K, D], outputs of the experts in the order of `routing`.
+        routing: where the T rows of `residual` went.
+        weights: norms and the scalar that the sum is multiplied with.
+        eps: of all norms.
+    """
+    routed = combine_experts(outputs, routing.inverse, routing.weights).reshape(residual.shape)
+    both = mx.fast.rms_norm(dense, weights.dense_norm, eps) + mx.fast.rms_norm(
+        routed, weights.routed_norm, eps
+    )
+    added = (residual + mx.fast.rms_norm(both, weights.both_norm, eps)) * weights.scalar
+    return Stream(added, mx.fast.rms_norm(added, weights.next_norm, eps))

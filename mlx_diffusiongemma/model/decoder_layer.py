@@ -4,12 +4,17 @@ Attention:     x -- norm -- attention -- norm --(+ x)--> h
 Feed-forward:  h -+- norm -- dense MLP ------------ norm -+
                   |                                      (+)-- norm --(+ h)-- * scalar --> out
                   +- norm -- experts (router(h)) -- norm -+
+
+A layer gets its first norm from the one before and hands on the next one's, so that `kernels` can
+take each sum and its norms together.
 """
 
 import mlx.core as mx
 from mlx import nn
 
+from mlx_diffusiongemma import kernels
 from mlx_diffusiongemma.config import LayerConfig, ModelConfig
+from mlx_diffusiongemma.kernels import AttentionWeights, FeedForwardWeights, Stream
 from mlx_diffusiongemma.model.attention import Attention
 from mlx_diffusiongemma.model.cache import LayerCache
 from mlx_diffusiongemma.model.experts import Experts, Router
@@ -38,22 +43,45 @@ class DecoderLayer(nn.Module):
         self.pre_feedforward_layernorm_2 = RMSNorm(hidden, eps)
         self.post_feedforward_layernorm_2 = RMSNorm(hidden, eps)
         self.layer_scalar = mx.ones((1,))
+        self._eps = eps
 
-    def prefill(self, x: mx.array, cache: LayerCache, offset: int, scalar: mx.array) -> mx.array:
-        """Causal pass over float [B, C, hidden]; writes the cache. `scalar` is this pass's own."""
-        attended = self.self_attn.prefill(self.input_layernorm(x), cache, offset)
-        return self._feed_forward(x + self.post_attention_layernorm(attended)) * scalar
+    def prefill(
+        self, x: Stream, cache: LayerCache, offset: int, scalar: mx.array, next_norm: mx.array
+    ) -> Stream:
+        """Causal pass over float [B, C, hidden]; writes the cache. `scalar` is this pass's own.
 
-    def denoise(self, x: mx.array, cache: LayerCache, offset: int) -> mx.array:
+        `next_norm` is the weight of the norm that follows: the next layer's first, or the last.
+        """
+        attended = self.self_attn.prefill(x.normed, cache, offset)
+        return self._feed_forward(x.residual, attended, scalar, next_norm)
+
+    def denoise(self, x: Stream, cache: LayerCache, offset: int, next_norm: mx.array) -> Stream:
         """Bidirectional pass over the canvas, float [B, L, hidden]; reads the cache."""
-        attended = self.self_attn.denoise(self.input_layernorm(x), cache, offset)
-        return self._feed_forward(x + self.post_attention_layernorm(attended)) * self.layer_scalar
+        attended = self.self_attn.denoise(x.normed, cache, offset)
+        return self._feed_forward(x.residual, attended, self.layer_scalar, next_norm)
 
-    def _feed_forward(self, residual: mx.array) -> mx.array:
-        dense = self.mlp(self.pre_feedforward_layernorm(residual))
-        rows = residual.reshape(-1, residual.shape[-1])
-        routed = self.experts(self.pre_feedforward_layernorm_2(rows), self.router(rows))
-        both = self.post_feedforward_layernorm_1(dense) + self.post_feedforward_layernorm_2(
-            routed.reshape(residual.shape)
+    def _feed_forward(
+        self, residual: mx.array, attended: mx.array, scalar: mx.array, next_norm: mx.array
+    ) -> Stream:
+        before = AttentionWeights(
+            self.post_attention_layernorm.weight,
+            self.pre_feedforward_layernorm.weight,
+            self.pre_feedforward_layernorm_2.weight,
+            self.router.scale,
         )
-        return residual + self.post_feedforward_layernorm(both)
+        after = FeedForwardWeights(
+            self.post_feedforward_layernorm_1.weight,
+            self.post_feedforward_layernorm_2.weight,
+            self.post_feedforward_layernorm.weight,
+            next_norm,
+            scalar,
+        )
+        inputs = kernels.add_attention(residual, attended, before, self._eps)
+        dense = self.mlp(inputs.dense)
+        routing = self.router(_rows(inputs.router))
+        outputs = self.experts(_rows(inputs.routed), routing)
+        return kernels.add_feed_forward(inputs.residual, dense, outputs, routing, after, self._eps)
+
+
+def _rows(x: mx.array) -> mx.array:
+    return x.reshape(-1, x.shape[-1])

@@ -11,6 +11,7 @@ import mlx.core as mx
 from mlx import nn
 
 from mlx_diffusiongemma.config import ModelConfig
+from mlx_diffusiongemma.kernels import Stream
 from mlx_diffusiongemma.model.cache import KVCache, LayerCache
 from mlx_diffusiongemma.model.decoder_layer import DecoderLayer
 from mlx_diffusiongemma.model.layers import Embedding, RMSNorm, embedding_scale
@@ -28,6 +29,14 @@ class _Decoder(nn.Module):
         self.layers = [DecoderLayer(config, layer) for layer in config.layers]
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.self_conditioning = SelfConditioning(config)
+
+    def start(self, x: mx.array) -> Stream:
+        """What the first layer gets, for embeddings of float [B, L, D]."""
+        return Stream(x, self.layers[0].input_layernorm(x))
+
+    def next_norms(self) -> list[mx.array]:
+        """For each layer the weight of the norm that follows it; after the last one the final."""
+        return [layer.input_layernorm.weight for layer in self.layers[1:]] + [self.norm.weight]
 
 
 class _PrefillScalar(nn.Module):
@@ -135,9 +144,12 @@ class DiffusionGemma(nn.Module):
             soft = soft_embedding(previous_logits, decoder.embed_tokens, self.compute_dtype)
             soft = soft * embedding_scale(self.config.hidden_size, self.compute_dtype)
         x = decoder.self_conditioning(self._embed(canvas), soft)
-        for layer, layer_cache in zip(decoder.layers, cache.layers, strict=True):
-            x = layer.denoise(x, layer_cache, cache.offset)
-        return self.head(decoder.norm(x))
+        stream = decoder.start(x)
+        for layer, layer_cache, norm in zip(
+            decoder.layers, cache.layers, decoder.next_norms(), strict=True
+        ):
+            stream = layer.denoise(stream, layer_cache, cache.offset, norm)
+        return self.head(stream.normed)
 
     def head(self, hidden: mx.array) -> mx.array:
         """float [B, L, D] after the final norm -> float32 [B, L, V], softcapped logits.
@@ -151,12 +163,14 @@ class DiffusionGemma(nn.Module):
 
     def _prefill_chunk(self, tokens: mx.array, cache: KVCache) -> mx.array:
         decoder = self.model.decoder
-        x = self._embed(tokens)
+        stream = decoder.start(self._embed(tokens))
         scalars = self.model.encoder.language_model.layers
-        for layer, own, layer_cache in zip(decoder.layers, scalars, cache.layers, strict=True):
-            x = layer.prefill(x, layer_cache, cache.offset, own.layer_scalar)
+        for layer, own, layer_cache, norm in zip(
+            decoder.layers, scalars, cache.layers, decoder.next_norms(), strict=True
+        ):
+            stream = layer.prefill(stream, layer_cache, cache.offset, own.layer_scalar, norm)
         cache.offset += tokens.shape[1]
-        return decoder.norm(x)
+        return stream.normed
 
     def _embed(self, tokens: mx.array) -> mx.array:
         dtype = self.compute_dtype

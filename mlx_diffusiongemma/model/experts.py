@@ -1,7 +1,7 @@
 """Router and experts: the routed half of a layer's feed-forward.
 
-residual h --> Router --> Routing: experts, weights, and all pairs sorted by expert
-norm(h)    --> Experts: rows in the order of the pairs --> gate_up --> geglu --> down --> combine
+norm of h, scaled --> Router --> Routing: experts, weights, and all pairs sorted by expert
+norm of h         --> Experts: rows in the order of the pairs --> gate_up --> geglu --> down
 """
 
 import mlx.core as mx
@@ -9,11 +9,11 @@ from mlx import nn
 
 from mlx_diffusiongemma import kernels
 from mlx_diffusiongemma.config import ModelConfig
-from mlx_diffusiongemma.model.layers import Linear, norm_without_scale
+from mlx_diffusiongemma.model.layers import Linear
 
 
 class Router(nn.Module):
-    """Scores the experts from the raw residual, not from the normalised one.
+    """Scores the experts from a norm of the residual of its own (`kernels.add_attention`).
 
     Source: transformers `DiffusionGemmaTextRouter`.
     """
@@ -24,12 +24,9 @@ class Router(nn.Module):
         self.scale = mx.ones((config.hidden_size,))
         self.per_expert_scale = mx.ones((config.num_experts,))
         self._top_k = config.top_k_experts
-        self._eps = config.rms_norm_eps
-        self._root_size = config.hidden_size**-0.5
 
-    def __call__(self, residual: mx.array) -> kernels.Routing:
-        """float [T, hidden] -> the experts of T tokens, weighed and sorted."""
-        x = norm_without_scale(residual, self._eps) * self.scale * self._root_size
+    def __call__(self, x: mx.array) -> kernels.Routing:
+        """float [T, hidden], normalised and scaled -> the experts of T tokens, weighed, sorted."""
         return kernels.route(self.proj(x), self.per_expert_scale, self._top_k)
 
 
@@ -91,8 +88,7 @@ class Experts(nn.Module):
         self.down_proj = ExpertLinear(width, hidden, count)
 
     def __call__(self, x: mx.array, routing: kernels.Routing) -> mx.array:
-        """float [T, hidden] and where its rows go -> float [T, hidden]."""
+        """float [T, hidden] and where its rows go -> float [T * K, hidden], sorted by expert."""
         experts = routing.sorted_experts
         gate, up = mx.split(self.gate_up_proj(x[routing.tokens], experts), 2, axis=-1)
-        outputs = self.down_proj(kernels.geglu(gate, up), experts)
-        return kernels.combine_experts(outputs, routing.inverse, routing.weights)
+        return self.down_proj(kernels.geglu(gate, up), experts)

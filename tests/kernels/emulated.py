@@ -6,9 +6,17 @@ from typing import Any
 
 import emulator
 import mlx.core as mx
+import pytest
 
 from mlx_diffusiongemma.kernels import dispatch
 from mlx_diffusiongemma.kernels.dispatch import Kernel, Launch
+
+# Every way to run a kernel: checked in three orders, and the two that only compute.
+CHECKED = [("checked", schedule) for schedule in emulator.SCHEDULES]
+RUNS = [*CHECKED, ("fast", "in order"), ("contracted", "in order")]
+DTYPES = [mx.float32, mx.float16, mx.bfloat16]
+each_run = pytest.mark.parametrize(("mode", "schedule"), RUNS)
+each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 
 
 def run(

@@ -4,12 +4,12 @@ A mutant is (what stands there, what stands there instead, which occurrence of i
 """
 
 import re
-from typing import Any
 
 import mlx.core as mx
 import numpy as np
+import residual_arguments
 
-from mlx_diffusiongemma.kernels import dispatch, routing
+from mlx_diffusiongemma.kernels import dispatch, residual, routing
 from mlx_diffusiongemma.kernels.dispatch import Kernel, Launch
 
 Mutant = tuple[str, str, int]
@@ -44,13 +44,28 @@ GUARDS: dict[Kernel, list[Mutant]] = {
     # The functions are those of `route`; here what its body does differently.
     routing.CHOOSE: [("if (lane < uint(K)) {", "{", 2)],
     routing.SORT: [("if (lane < uint(K)) own", "own", 1)],
+    residual.ADD_ATTENTION: [
+        ("if (lane == 0) partial", "partial", 1),
+        ("lane < simdgroups ? partial[lane] : 0.0f", "partial[lane]", 1),
+        ("c < D ? static_cast<float>(attended[row + c]) : 0.0f", "float(attended[row + c])", 1),
+        ("if (c < D) {", "{", 1),
+        ("if (c < D) {", "{", 2),
+    ],
+    residual.ADD_FEED_FORWARD: [
+        *(("if (c < D) {", "{", number) for number in (1, 2, 3, 4)),
+        ("values[i] = 0.0f;", "", 1),
+        ("combined[i] = 0.0f;", "", 1),
+        ("k < first + K", "k <= first + K", 1),
+    ],
 }
+# They call no function that has one.
+WITHOUT_BARRIERS = {routing.CHOOSE}
 
 
 def barriers(kernel: Kernel) -> list[Mutant]:
     """One mutant for each barrier of the source that this kernel comes by."""
     text = "\0".join(dispatch.source(kernel))
-    found = _BARRIER.findall(text) if kernel is not routing.CHOOSE else []
+    found = [] if kernel in WITHOUT_BARRIERS else _BARRIER.findall(text)
     return [(old, "", 1 + found[:index].count(old)) for index, old in enumerate(found)]
 
 
@@ -70,15 +85,17 @@ def routing_scores() -> mx.array:
 def launch_of(kernel: Kernel) -> Launch:
     """A launch in which every mutant must show."""
     scores, scale = routing_scores(), mx.arange(1, 41).astype(mx.float32)
-    launches: dict[Kernel, Any] = {
-        routing.ROUTE: lambda: routing.route_launch(scores, scale, 4),
-        routing.CHOOSE: lambda: routing.choose_launch(scores, scale, 4),
-        routing.SORT: lambda: routing.sort_launch(
-            mx.array(np.random.default_rng(2).permuted(np.tile(np.arange(40), (70, 1)), axis=1))[
-                :, :4
-            ].astype(mx.uint32),
-            40,
+    some = np.random.default_rng(2).permuted(np.tile(np.arange(40), (70, 1)), axis=1)[:, :4]
+    rows, width = 3, 264  # two simdgroups; the last of five shares is not full
+    launches = {
+        routing.ROUTE: routing.route_launch(scores, scale, 4),
+        routing.CHOOSE: routing.choose_launch(scores, scale, 4),
+        routing.SORT: routing.sort_launch(mx.array(some).astype(mx.uint32), 40),
+        residual.ADD_ATTENTION: residual.add_attention_launch(
+            *residual_arguments.attention(rows, width, mx.float32)
+        ),
+        residual.ADD_FEED_FORWARD: residual.add_feed_forward_launch(
+            *residual_arguments.feed_forward(rows, width, mx.float32)
         ),
     }
-    launch: Launch = launches[kernel]()
-    return launch
+    return launches[kernel]

@@ -5,13 +5,14 @@ import re
 from importlib.resources import files
 
 import emulated
+import kernel_mutants
 import mlx.core as mx
 import pytest
 
 from mlx_diffusiongemma import kernels
 from mlx_diffusiongemma.kernels import dispatch, reference, routing
 
-KERNELS = [routing.ROUTE, routing.CHOOSE, routing.SORT]
+KERNELS = list(kernel_mutants.GUARDS)
 each_kernel = pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
 
 

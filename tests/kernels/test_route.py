@@ -5,19 +5,13 @@ import emulator
 import mlx.core as mx
 import numpy as np
 import pytest
+from emulated import each_dtype, each_run
 from tolerances import ROUTING_WEIGHTS
 
 from mlx_diffusiongemma.kernels import dispatch, reference, routing
 
 pytestmark = pytest.mark.kernels
 
-DTYPES = [mx.float32, mx.float16, mx.bfloat16]
-RUNS = [("checked", schedule) for schedule in emulator.SCHEDULES] + [
-    ("fast", "in order"),
-    ("contracted", "in order"),
-]
-each_run = pytest.mark.parametrize(("mode", "schedule"), RUNS)
-each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 INF, NAN = float("inf"), float("nan")
 
 

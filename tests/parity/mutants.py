@@ -14,7 +14,6 @@ from mlx import nn
 from mlx_diffusiongemma import generation, kernels
 from mlx_diffusiongemma.model import DiffusionGemma, attention, diffusion_gemma
 from mlx_diffusiongemma.model.decoder_layer import DecoderLayer
-from mlx_diffusiongemma.model.experts import Router
 from mlx_diffusiongemma.model.layers import rotary_frequencies
 from mlx_diffusiongemma.model.self_conditioning import SelfConditioning
 
@@ -93,18 +92,15 @@ def weights_not_renormalised(model, patch):
     patch.setattr(kernels, "route", mutated)
 
 
-class _NormalisingRouter(nn.Module):
-    def __init__(self, router: Router, norm: nn.Module):
-        super().__init__()
-        self.router, self.norm = router, norm
-
-    def __call__(self, residual):
-        return self.router(self.norm(residual))
-
-
 def router_fed_normalised_input(model, patch):
-    for layer in model.model.decoder.layers:
-        layer.router = _NormalisingRouter(layer.router, layer.pre_feedforward_layernorm_2)
+    add_attention = kernels.add_attention
+
+    def mutated(residual, attended, weights, eps):
+        inputs = add_attention(residual, attended, weights, eps)
+        normed = mx.fast.rms_norm(inputs.routed, None, eps) * weights.router_scale
+        return inputs._replace(router=normed * normed.shape[-1] ** -0.5)
+
+    patch.setattr(kernels, "add_attention", mutated)
 
 
 def experts_gate_and_up_swapped(model, patch):
@@ -151,7 +147,10 @@ def embedding_scale_missing(model, patch):
 
 def canvas_positions_off_by_one(model, patch):
     denoise = DecoderLayer.denoise
-    mutated = lambda self, x, cache, offset: denoise(self, x, cache, offset + 1)  # noqa: E731
+
+    def mutated(self, x, cache, offset, next_norm):
+        return denoise(self, x, cache, offset + 1, next_norm)
+
     patch.setattr(DecoderLayer, "denoise", mutated)
 
 

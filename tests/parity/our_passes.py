@@ -13,7 +13,7 @@ import pytest
 from recordings import Recording
 from tolerances import PARITY
 
-from mlx_diffusiongemma.kernels import Routing
+from mlx_diffusiongemma.kernels import Routing, Stream
 from mlx_diffusiongemma.model import DiffusionGemma
 from mlx_diffusiongemma.model.decoder_layer import DecoderLayer
 from mlx_diffusiongemma.model.experts import Router
@@ -87,7 +87,7 @@ def _prefill(model, cache, ids: np.ndarray, name: str, out: Recording, chunk_siz
 @contextmanager
 def _traced(name: str, layers: int, out: Recording) -> Iterator[None]:
     """Note what each layer and its router return; chunks of a prompt are put together again."""
-    hidden: list[mx.array] = []
+    hidden: list[Stream] = []
     routes: list[Routing] = []
     with pytest.MonkeyPatch.context() as patch:
         for owner, method, notes in (
@@ -98,7 +98,7 @@ def _traced(name: str, layers: int, out: Recording) -> Iterator[None]:
             patch.setattr(owner, method, _noting(getattr(owner, method), notes))
         yield
     for index in range(layers):
-        chunks = hidden[index::layers]
+        chunks = [stream.residual for stream in hidden[index::layers]]
         out[f"{name}/hidden/{index}"] = _array(mx.concatenate(chunks, axis=1))
         for kind in ("experts", "weights"):
             rows = [
