@@ -108,6 +108,8 @@ def test_geglu_is_the_tanh_gelu_times_up():
     want = 0.5 * gate * (1 + np.tanh(np.sqrt(2 / np.pi) * (gate + 0.044715 * gate**3))) * up
     got = np.array(kernels.geglu(mx.array(gate), mx.array(up)))
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+    halves = kernels.geglu_halves(mx.array(np.stack([np.r_[gate, up]] * 2)))
+    assert np.array_equal(np.array(halves), np.stack([got, got]))
 
 
 @pytest.mark.parametrize("rows", [1, 4, 5, 33])

@@ -4,13 +4,13 @@ Each is defined in plain MLX in `reference`. Where there are Metal kernels for i
 decides whether they run; `dense` chooses between MLX's product and one for the CPU back-end.
 """
 
+from mlx_diffusiongemma.kernels.activation import geglu, geglu_halves
 from mlx_diffusiongemma.kernels.dense import expectation, linear
 from mlx_diffusiongemma.kernels.reference import (
     AttentionWeights,
     FeedForwardWeights,
     Routing,
     Stream,
-    geglu,
 )
 from mlx_diffusiongemma.kernels.residual import add_attention, add_feed_forward
 from mlx_diffusiongemma.kernels.routing import route
@@ -24,6 +24,7 @@ __all__ = [
     "add_feed_forward",
     "expectation",
     "geglu",
+    "geglu_halves",
     "linear",
     "route",
 ]

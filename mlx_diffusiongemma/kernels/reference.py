@@ -116,6 +116,11 @@ def geglu(gate: mx.array, up: mx.array) -> mx.array:
     return 0.5 * gate * (1 + mx.tanh(inner)) * up
 
 
+def geglu_halves(gate_up: mx.array) -> mx.array:
+    """`geglu` of the halves of the last axis, the gates first: float [..., 2 * F] -> [..., F]."""
+    return geglu(*mx.split(gate_up, 2, axis=-1))
+
+
 def combine_experts(outputs: mx.array, inverse: mx.array, weights: mx.array) -> mx.array:
     """Weighted sum of each token's expert outputs.
 

@@ -90,5 +90,5 @@ class Experts(nn.Module):
     def __call__(self, x: mx.array, routing: kernels.Routing) -> mx.array:
         """float [T, hidden] and where its rows go -> float [T * K, hidden], sorted by expert."""
         experts = routing.sorted_experts
-        gate, up = mx.split(self.gate_up_proj(x[routing.tokens], experts), 2, axis=-1)
-        return self.down_proj(kernels.geglu(gate, up), experts)
+        hidden = kernels.geglu_halves(self.gate_up_proj(x[routing.tokens], experts))
+        return self.down_proj(hidden, experts)

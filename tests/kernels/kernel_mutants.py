@@ -9,7 +9,7 @@ import mlx.core as mx
 import numpy as np
 import residual_arguments
 
-from mlx_diffusiongemma.kernels import dispatch, residual, routing
+from mlx_diffusiongemma.kernels import activation, dispatch, residual, routing
 from mlx_diffusiongemma.kernels.dispatch import Kernel, Launch
 
 Mutant = tuple[str, str, int]
@@ -57,6 +57,13 @@ GUARDS: dict[Kernel, list[Mutant]] = {
         ("combined[i] = 0.0f;", "", 1),
         ("k < first + K", "k <= first + K", 1),
     ],
+    # No barrier and no condition; instead what the addresses are made of.
+    activation.GEGLU: [
+        (" * STRIDE", " * F", 1),
+        (" + OFFSET", "", 1),
+        (" * F + column", " * STRIDE + column", 1),
+        ("1.0f + ", "", 1),
+    ],
 }
 # They call no function that has one.
 WITHOUT_BARRIERS = {routing.CHOOSE}
@@ -91,6 +98,7 @@ def launch_of(kernel: Kernel) -> Launch:
         routing.ROUTE: routing.route_launch(scores, scale, 4),
         routing.CHOOSE: routing.choose_launch(scores, scale, 4),
         routing.SORT: routing.sort_launch(mx.array(some).astype(mx.uint32), 40),
+        activation.GEGLU: activation.geglu_halves_launch(scores),
         residual.ADD_ATTENTION: residual.add_attention_launch(
             *residual_arguments.attention(rows, width, mx.float32)
         ),

@@ -32,7 +32,7 @@ def test_both_passes_match_transformers(name, case):
     with dispatch.forced(run):
         found = our_passes.errors(model, recording)
     assert not our_passes.failures(found)
-    assert {"route", "add_attention", "add_feed_forward"} <= launched
+    assert {"route", "geglu", "add_attention", "add_feed_forward"} <= launched
 
 
 def test_a_whole_generation_matches_transformers():
