@@ -11,6 +11,7 @@ from rich.progress import (
     TimeRemainingColumn,
     TransferSpeedColumn,
 )
+from rich.table import Column
 
 from mlx_diffusiongemma.cli import console
 from mlx_diffusiongemma.hub_cache import format_size
@@ -19,6 +20,7 @@ from mlx_diffusiongemma.hub_cache import format_size
 LINE_PERCENT = 10
 LINE_SECONDS = 60.0
 QUIET_SECONDS = 5.0
+_LABEL_WIDTH = 32
 
 
 class View(Protocol):
@@ -41,11 +43,11 @@ class _Bar:
 
     def __init__(self, total: int, done: int):
         self._bar = Progress(
-            BarColumn(bar_width=None),
-            DownloadColumn(),
-            TransferSpeedColumn(),
-            TimeRemainingColumn(compact=True),
-            TextColumn("{task.description}", style="dim"),
+            BarColumn(bar_width=None, table_column=Column(ratio=1)),
+            DownloadColumn(table_column=Column(no_wrap=True)),
+            TransferSpeedColumn(table_column=Column(no_wrap=True)),
+            TimeRemainingColumn(compact=True, table_column=Column(no_wrap=True)),
+            TextColumn("{task.description}", style="dim", table_column=_label_column()),
             console=console.stderr,
             redirect_stdout=False,
             expand=True,
@@ -58,6 +60,11 @@ class _Bar:
 
     def close(self) -> None:
         self._bar.stop()
+
+
+def _label_column() -> Column:
+    """Cuts what is in work, so that the rest of the line never has to wrap."""
+    return Column(no_wrap=True, overflow="ellipsis", max_width=_LABEL_WIDTH)
 
 
 class _Lines:

@@ -197,7 +197,8 @@ class _ProgressView:
         if self._view is None:
             self._view = open_view(state.total_bytes, state.done_bytes)
         self._done = state.done_bytes
-        self._view.update(state.done_bytes, state.tensor)
+        tensor = state.tensor.removeprefix("model.decoder.").removesuffix(".weight")
+        self._view.update(state.done_bytes, tensor)
 
     def fetching(self, state: DownloadProgress) -> None:
         """Say which source file is on its way while the output waits for it."""

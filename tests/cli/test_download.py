@@ -109,3 +109,19 @@ def test_nothing_is_written_without_a_download(monkeypatch):
     with download.DownloadDisplay():
         pass
     assert out.getvalue() == ""
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+@pytest.mark.parametrize("label", ["layers.29.post_feedforward_layernorm_1", "model.safetensors"])
+def test_the_bar_is_one_line_whatever_is_in_work(monkeypatch, width, label):
+    out = io.StringIO()
+    terminal = Console(file=out, force_terminal=True, width=width, color_system=None)
+    monkeypatch.setattr(console, "stderr", terminal)
+    monkeypatch.setattr(console, "is_live", lambda: True)
+    view = byte_progress.open_view(154 * GB // 10)
+    for done in range(1, 15):
+        view.update(done * GB, label)
+    view.close()
+    assert "\x1b[1A" not in out.getvalue()  # up, to redraw a second line
+    last = out.getvalue().rpartition("\x1b[2K")[2]
+    assert "14.0/15.4 GB" in last and label[:10] in last
