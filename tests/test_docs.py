@@ -137,13 +137,17 @@ def test_the_sizes_of_the_recipes_are_those_of_the_memory_check():
         assert RECIPES[name].fit.startswith(f"a Mac with {mac} GB")
 
 
-def test_the_conversion_that_a_page_shows_is_the_one_that_is_made(tmp_path):
+def test_the_conversion_that_a_page_shows_is_the_one_that_is_made(tmp_path, monkeypatch, capsys):
     page = (ROOT / "docs" / "convert.md").read_text()
     (shown,) = re.findall(r"\$ dgemma-mlx convert demo --out demo-4-8\n(.*?)\$ ", page, re.S)
     command = [sys.executable, "-m", "mlx_diffusiongemma", "convert", "demo", "--out", "demo-4-8"]
     made = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path).stdout
     varying = re.compile(r"^took .*$", re.M)
     assert varying.sub("took", made) == varying.sub("took", shown)
+    (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(example, "convert.md", "exec"), {})
+    assert "source tensors: " in capsys.readouterr().out and (tmp_path / "demo-8").is_dir()
 
 
 def test_the_python_example_runs():

@@ -12,7 +12,6 @@ from mlx_diffusiongemma.cli import arguments, convert_arguments
 from mlx_diffusiongemma.cli.byte_progress import View, open_view
 from mlx_diffusiongemma.cli.console import note, print_json, say
 from mlx_diffusiongemma.cli.convert_arguments import RecipeChoice, choose_recipe, parse_size
-from mlx_diffusiongemma.cli.convert_table import plan_lines, report_lines
 from mlx_diffusiongemma.cli.loading import check_backend, find_model
 from mlx_diffusiongemma.errors import ConfigError
 from mlx_diffusiongemma.hub import DownloadProgress
@@ -75,7 +74,7 @@ def convert_command(
             _show_plan(found, as_json)
             return
         done = _carry_out(found, target, name, remote=remote, resume=resume, verify=verify)
-    _show(done, report_lines(done), as_json)
+    _show_report(done, as_json)
     if target and upload_repo:
         say(f"uploaded to {hub_remote.upload(target, upload_repo)}")
 
@@ -122,16 +121,21 @@ def _open_source(
 
 def _show_plan(plan: "ConversionPlan", as_json: bool) -> None:
     from mlx_diffusiongemma.convert.report import report
+    from mlx_diffusiongemma.convert.table import describe_plan
 
-    planned = report(plan)
-    _show(planned, plan_lines(plan, planned), as_json)
+    if as_json:
+        print_json(report(plan).as_fields())
+    else:
+        print(describe_plan(plan))
 
 
-def _show(report: "ConversionReport", lines: Iterator[str], as_json: bool) -> None:
+def _show_report(report: "ConversionReport", as_json: bool) -> None:
+    from mlx_diffusiongemma.convert.table import describe_report
+
     if as_json:
         print_json(report.as_fields())
     else:
-        print("\n".join(lines))
+        print(describe_report(report))
 
 
 def _one_source(source: str | None, hf_path: str | None) -> str:

@@ -3,23 +3,28 @@
 import re
 import shlex
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from mlx_diffusiongemma.convert.records import ConversionPlan
+from mlx_diffusiongemma.convert.report import ConversionReport, describe_packing, report
 from mlx_diffusiongemma.hub import DEMO
 from mlx_diffusiongemma.hub_cache import format_size
+from mlx_diffusiongemma.quantization import Quantization
 from mlx_diffusiongemma.recipes import CLASS_LABELS
-
-if TYPE_CHECKING:
-    from mlx_diffusiongemma.convert.records import ConversionPlan
-    from mlx_diffusiongemma.convert.report import ConversionReport
 
 _TOKENIZER = "tokenizer.json"  # without one there is nothing to generate from
 
 
-def plan_lines(plan: "ConversionPlan", report: "ConversionReport") -> Iterator[str]:
+def describe_plan(plan: ConversionPlan) -> str:
     """The whole plan: every kind of tensor, then the totals."""
-    from mlx_diffusiongemma.convert.report import describe_packing
+    return "\n".join(_plan_lines(plan, report(plan)))
 
+
+def describe_report(report: ConversionReport) -> str:
+    """Classes with bits, bytes and errors, then the totals."""
+    return "\n".join(_report_lines(report))
+
+
+def _plan_lines(plan: ConversionPlan, report: ConversionReport) -> Iterator[str]:
     yield f"recipe {plan.recipe.name}: {plan.recipe.reason}"
     yield f"cost: {plan.recipe.cost}"
     yield (
@@ -43,19 +48,16 @@ def plan_lines(plan: "ConversionPlan", report: "ConversionReport") -> Iterator[s
             f"{format_size(sum(sizes)):>9}"
         )
     yield ""
-    yield from report_lines(report)
+    yield from _report_lines(report)
 
 
-def _shape(shape: tuple[int, ...], quantization: object) -> tuple[int, ...]:
-    from mlx_diffusiongemma.quantization import Quantization
-
-    if isinstance(quantization, Quantization):
+def _shape(shape: tuple[int, ...], quantization: Quantization | None) -> tuple[int, ...]:
+    if quantization:
         return (*shape[:-1], shape[-1] * 32 // quantization.bits)
     return shape
 
 
-def report_lines(report: "ConversionReport") -> Iterator[str]:
-    """Classes with bits, bytes and errors, then the totals."""
+def _report_lines(report: ConversionReport) -> Iterator[str]:
     has_errors = any(part.largest_error is not None for part in report.classes)
     header = f"{'class':17}  {'weights':>14}  {'bits':>5}  {'size':>9}"
     yield header + (f"  {'largest error':>13}  {'rms error':>9}" if has_errors else "")
@@ -77,7 +79,7 @@ def report_lines(report: "ConversionReport") -> Iterator[str]:
     yield from _totals(report)
 
 
-def _totals(report: "ConversionReport") -> Iterator[str]:
+def _totals(report: ConversionReport) -> Iterator[str]:
     skipped = sum(report.skipped.values())
     yield (
         f"source tensors: {report.source_tensors} = {report.written} used + {report.merged} merged "
