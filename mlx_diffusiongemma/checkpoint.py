@@ -14,6 +14,7 @@ from mlx_diffusiongemma.config import read_json
 from mlx_diffusiongemma.errors import CheckpointError
 
 INDEX = "model.safetensors.index.json"
+_SINGLE = "model.safetensors"
 _ITEM_BITS = {
     **dict.fromkeys(("F64", "I64", "U64", "C64"), 64),
     **dict.fromkeys(("F32", "I32", "U32"), 32),
@@ -95,12 +96,17 @@ def read_tensors(folder: Path) -> dict[str, TensorInfo]:
     """Every tensor of the checkpoint in `folder`, by name.
 
     CheckpointError when a shard is missing, damaged or cut short, when the index names a tensor
-    that its shard lacks, or when two files hold the same tensor.
+    that its shard lacks, when two files hold the same tensor, or when there is a second model.
     """
     index = folder / INDEX
     if index.exists():
         weight_map = _weight_map(index)
         paths = [folder / name for name in sorted(set(weight_map.values()))]
+        if (folder / _SINGLE).exists() and folder / _SINGLE not in paths:
+            raise CheckpointError(
+                f"`{folder}` holds {_SINGLE}, and {INDEX} names other files",
+                hint="runtimes differ in which of the two they read: remove the one that is old",
+            )
     else:
         weight_map = {}
         paths = sorted(folder.glob("*.safetensors"))

@@ -130,6 +130,14 @@ def test_a_folder_with_the_name_of_a_file_is_refused(sharded):
         read_tensors(sharded)
 
 
+def test_an_index_beside_a_whole_model_is_refused(sharded):
+    """Saved again as one file, into the folder of the shards: transformers would read that file."""
+    mx.save_safetensors(str(sharded / "model.safetensors"), {"a": mx.zeros(2), "b": mx.zeros(2)})
+    assert "holds model.safetensors, and model.safetensors.index.json names" in str(
+        refusal(sharded)
+    )
+
+
 def test_an_index_may_not_name_tensors_that_no_shard_holds(sharded):
     rewrite_index(sharded, lambda index: index["weight_map"].update({"c": ONE, "d": TWO}))
     assert "names 2 tensors that no shard holds, first `c`" in str(refusal(sharded))

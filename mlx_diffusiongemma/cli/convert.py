@@ -57,7 +57,7 @@ def convert_command(
     max_shard_bytes = parse_size(max_shard_size)
     name = _one_source(source, hf_path)
     target = None if dry_run else _target(output, resume)
-    if target and upload_repo:
+    if target and upload_repo is not None:
         hub_remote.check_upload(upload_repo)
     with _open_source(name, revision, target, low_disk) as (folder, remote):
         from mlx_diffusiongemma.convert.plan import plan
@@ -75,7 +75,7 @@ def convert_command(
             return
         done = _carry_out(found, target, name, remote=remote, resume=resume, verify=verify)
     _show_report(done, as_json)
-    if target and upload_repo:
+    if target and upload_repo is not None:
         say(f"uploaded to {hub_remote.upload(target, upload_repo)}")
 
 

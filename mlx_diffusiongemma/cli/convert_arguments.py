@@ -158,23 +158,24 @@ class RecipeChoice:
 
 def choose_recipe(choice: RecipeChoice) -> Recipe:
     """The recipe that was asked for; ConfigError names the option that is wrong."""
-    by_bits = {"-q": choice.quantize, "--bits": choice.bits, "--mode": choice.mode}
-    by_bits["--group-size"] = choice.group_size
-    typed = [flag for flag, value in by_bits.items() if value]
+    by_bits = {"--bits": choice.bits, "--mode": choice.mode, "--group-size": choice.group_size}
+    typed = ["-q"] * choice.quantize
+    typed += [flag for flag, value in by_bits.items() if value is not None]
     if choice.dequantize:
-        packing = {"--recipe": choice.name, "--set": choice.overrides, "--search": choice.search}
-        typed += [flag for flag, value in packing.items() if value]
+        typed += ["--recipe"] * (choice.name is not None)
+        typed += ["--set"] * bool(choice.overrides) + ["--search"] * bool(choice.search)
         if typed:
             raise ConfigError(
                 f"--dequantize unpacks everything, and {typed[0]} asks for packing",
                 hint="leave one of them out",
             )
         return with_changes(RECIPES["bf16"], dtype=choice.dtype)
-    if typed and choice.name:
+    if typed and choice.name is not None:
         raise ConfigError(
             f"--recipe {choice.name} and {typed[0]} both say how to pack", hint="give one of them"
         )
-    recipe = _by_bits(choice) if typed else find_recipe(choice.name or DEFAULT_RECIPE)
+    name = DEFAULT_RECIPE if choice.name is None else choice.name
+    recipe = _by_bits(choice) if typed else find_recipe(name)
     return with_changes(
         recipe,
         dtype=choice.dtype,
@@ -184,7 +185,7 @@ def choose_recipe(choice: RecipeChoice) -> Recipe:
 
 
 def _by_bits(choice: RecipeChoice) -> Recipe:
-    mode = choice.mode or "affine"
+    mode = "affine" if choice.mode is None else choice.mode
     if mode not in _GROUPS:
         raise ConfigError(f"--mode is {mode!r}", hint=f"it is one of {', '.join(_GROUPS)}")
     bits = _integer("--bits", choice.bits, _BITS[mode])
