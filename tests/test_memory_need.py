@@ -121,7 +121,7 @@ def test_the_need_is_what_a_generation_takes(changes, canvas_length, prompt):
     assert isinstance(list(blocks)[-1], BlockCommitted)
     taken = mx.get_peak_memory() - before
     need = device.memory_need(config, [], mx.float32, prompt + canvas_length).total
-    assert 0.7 * need < taken < 1.1 * need  # MLX runs ahead as far as the threads let it
+    assert 0.8 * need < taken < 1.02 * need  # MLX runs ahead as far as the threads let it
 
 
 # When it is too little --------------------------------------------------------------------------
