@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mlx_diffusiongemma.convert.records import ConversionPlan
-from mlx_diffusiongemma.convert.report import ClassReport, ConversionReport
+from mlx_diffusiongemma.convert.report import ClassReport, ConversionReport, recipe_notes
 from mlx_diffusiongemma.hub_cache import format_size
 from mlx_diffusiongemma.recipes import CLASS_LABELS
 from mlx_diffusiongemma.version import __version__
@@ -31,13 +31,11 @@ def _lines(
     yield f"Converted from {source} by {_PROJECT} {__version__}."
     yield ""
     yield f"- Recipe `{plan.recipe.name}`: {plan.recipe.reason}."
-    yield f"- Cost: {plan.recipe.cost}."
+    yield from (f"- {line}" for line in recipe_notes(plan))
     yield (
         f"- Experts hold {report.expert_share:.0%} of the text weights; a token meets "
         f"{report.top_k_experts} of {report.num_experts}."
     )
-    if plan.recipe.search:
-        yield "- Scales and biases were chosen by least squares, group by group."
     yield (
         f"- {report.bits_per_weight:.3g} bits per weight, {format_size(report.text_bytes)} of text "
         f"weights, about {format_size(report.memory_bytes)} of memory at work in {report.dtype} "

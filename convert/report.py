@@ -5,7 +5,7 @@ The same report describes a plan (without errors and times) and a conversion tha
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from mlx_diffusiongemma.convert.records import (
     TensorError,
     TensorPlan,
 )
+from mlx_diffusiongemma.quantization import Quantization
 from mlx_diffusiongemma.recipes import TENSOR_CLASSES, TensorClass
 
 
@@ -220,7 +221,25 @@ def values(tensor: TensorPlan) -> int:
 def describe_packing(tensor: TensorPlan) -> str:
     """How a tensor is written: "4 bits g64 affine", or its dtype."""
     how = tensor.quantization
-    return f"{how.bits} bits g{how.group_size} {how.mode}" if how else tensor.outputs[0].dtype
+    return describe_quantization(how) if how else tensor.outputs[0].dtype
+
+
+def describe_quantization(how: Quantization) -> str:
+    """Such as "4 bits g64 affine"."""
+    return f"{how.bits} bits g{how.group_size} {how.mode}"
+
+
+def recipe_notes(plan: ConversionPlan) -> Iterator[str]:
+    """What there is to know of a recipe and of what it is applied to, a sentence each."""
+    recipe = plan.recipe
+    if recipe.cost:
+        yield f"Cost: {recipe.cost}."
+    for pattern, how in recipe.overrides:
+        yield f"Changed: `{pattern}` has {describe_quantization(how) if how else 'no packing'}."
+    if recipe.search:
+        yield "Scales and biases are chosen by least squares, group by group."
+    if any(tensor.source_quantization for tensor in plan.tensors):
+        yield "The source was packed before: its errors stay, and are not in the numbers here."
 
 
 def _memory(plan: ConversionPlan, config: ModelConfig) -> int:

@@ -5,7 +5,12 @@ import shlex
 from collections.abc import Iterator
 
 from mlx_diffusiongemma.convert.records import ConversionPlan
-from mlx_diffusiongemma.convert.report import ConversionReport, describe_packing, report
+from mlx_diffusiongemma.convert.report import (
+    ConversionReport,
+    describe_packing,
+    recipe_notes,
+    report,
+)
 from mlx_diffusiongemma.hub import DEMO
 from mlx_diffusiongemma.hub_cache import format_size
 from mlx_diffusiongemma.quantization import Quantization
@@ -25,11 +30,11 @@ def describe_report(report: ConversionReport) -> str:
 
 
 def _plan_lines(plan: ConversionPlan, report: ConversionReport) -> Iterator[str]:
-    yield f"recipe {plan.recipe.name}: {plan.recipe.reason}"
-    yield f"cost: {plan.recipe.cost}"
+    yield f"recipe {plan.recipe.name}: {plan.recipe.reason}."
+    yield from recipe_notes(plan)
     yield (
-        f"experts: {report.expert_share:.0%} of the text model's weights; a token meets "
-        f"{report.top_k_experts} of {report.num_experts}"
+        f"Experts hold {report.expert_share:.0%} of the text model's weights; a token meets "
+        f"{report.top_k_experts} of {report.num_experts}."
     )
     yield ""
     kinds: dict[tuple[str, str, str, str], list[int]] = {}

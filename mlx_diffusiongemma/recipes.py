@@ -74,7 +74,7 @@ class Recipe:
     Attributes:
         name: what `--recipe` takes, or what was asked for instead.
         how: class -> how its matrices are packed; None or absent: not at all.
-        reason, cost: one sentence each, for people, true of any model.
+        reason, cost: one sentence each, for people, true of any model; no cost where none is known.
         fit: the Mac that the released model needs with it; empty where nobody says.
         dtype: of everything that is not packed, and of scales and biases.
         overrides: (pattern, how) pairs that come before `how`; first match wins. A pattern is a
@@ -224,7 +224,7 @@ def find_recipe(name: str) -> Recipe:
 def uniform_recipe(how: Quantization) -> Recipe:
     """Everything that can be packed, in one way; the router stays as it is."""
     name = f"{how.bits} bits, groups of {how.group_size}, {how.mode}"
-    return Recipe(name, _table(how, how), "asked for by bits", "not one of the named recipes")
+    return Recipe(name, _table(how, how), "one width for everything but the router", cost="")
 
 
 def with_changes(

@@ -14,9 +14,10 @@ from mlx_diffusiongemma.convert.conversion import convert_checkpoint
 from mlx_diffusiongemma.convert.plan import plan
 from mlx_diffusiongemma.convert.records import StreamResult, TensorError
 from mlx_diffusiongemma.convert.report import report
+from mlx_diffusiongemma.convert.table import describe_plan
 from mlx_diffusiongemma.errors import ConfigError
 from mlx_diffusiongemma.quantization import Quantization
-from mlx_diffusiongemma.recipes import RECIPES, with_changes
+from mlx_diffusiongemma.recipes import RECIPES, uniform_recipe, with_changes
 from mlx_diffusiongemma.summary import VISION, summarise
 
 MIXED = RECIPES["mixed-4-8"]
@@ -109,6 +110,20 @@ def test_a_conversion_reports_errors_and_goes_into_the_card(write, tensors, tmp_
     # What people read here and in `info` are the same words.
     labels = {part.name for part in summarise(tmp_path / "out").classes} - {VISION} | {"vision"}
     assert labels == set(re.findall(r"^\| ([\w -]+) \| [\d,]+ \|", text, re.MULTILINE))
+
+
+def test_the_card_says_what_was_changed_and_what_the_numbers_leave_out(write, tensors):
+    found = plan(write(tensors), uniform_recipe(Quantization(4, 64)))
+    text = card(found, report(found))
+    assert "Cost:" not in text and "Changed:" not in text and "packed before" not in text
+    changes = (("*.q_proj", Quantization(8, 32)), ("experts", None))
+    packed, _ = tiny.pack(tensors, lambda path: Quantization(8, 64))
+    source = write(packed, name="packed", quantization=tiny.table(Quantization(8, 64)))
+    found = plan(source, with_changes(MIXED, overrides=changes))
+    for text in (card(found, report(found)), describe_plan(found)):
+        assert "Changed: `*.q_proj` has 8 bits g32 affine." in text
+        assert "Changed: `experts` has no packing." in text
+        assert f"Cost: {MIXED.cost}." in text and "The source was packed before" in text
 
 
 def test_the_card_names_the_source_on_the_hub(write, tensors):
