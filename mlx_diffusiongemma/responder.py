@@ -5,7 +5,7 @@ token ids --> generate_blocks --> events --> text that is certain, times --> Fin
 
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import mlx.core as mx
@@ -60,7 +60,7 @@ class Responder:
         cache: PrefixCache | None = None,
         marks: Iterable[int] = (),
         max_context: int | None = None,
-    ) -> Iterator[Event]:
+    ) -> Generator[Event, None, None]:
         """Yield the events of one answer, `Finished` last; see `generate_blocks`."""
         mx.reset_peak_memory()
         seed = secrets.randbits(32) if options.seed is None else options.seed

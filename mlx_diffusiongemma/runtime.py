@@ -5,7 +5,7 @@ load("demo") --> Runtime.stream(prompt, options) --> events --> Finished(result)
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import mlx.core as mx
@@ -141,7 +141,7 @@ class Runtime:
 
     def stream(
         self, prompt: Prompt, options: GenerationOptions = _DEFAULTS, *, draws: Draws | None = None
-    ) -> Iterator[Event]:
+    ) -> Generator[Event, None, None]:
         """Answer a prompt, reporting as it goes.
 
         Args:

@@ -8,7 +8,7 @@ A turn that is cancelled or fails leaves the history as it was. Every answer is 
 """
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 
 from mlx_diffusiongemma.draws import Draws
 from mlx_diffusiongemma.errors import ConfigError, DGemmaError, PromptError
@@ -82,7 +82,7 @@ class Session:
         options: GenerationOptions = _DEFAULTS,
         *,
         draws: Draws | None = None,
-    ) -> Iterator[Event]:
+    ) -> Generator[Event, None, None]:
         """Answer the next message, reporting as it goes.
 
         Args:
@@ -120,7 +120,7 @@ class Session:
         with self._memory.turn(self._cache):
             self._cache.clear()
 
-    def _turn(self, prompt: Prompt, events: Iterator[Event]) -> Iterator[Event]:
+    def _turn(self, prompt: Prompt, events: Iterator[Event]) -> Generator[Event, None, None]:
         last: Finished | None = None
         with self._memory.turn(self._cache):
             try:

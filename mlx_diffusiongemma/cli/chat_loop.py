@@ -1,6 +1,7 @@
 """The loop of a chat: read a line, obey a command or take a turn, until the input ends.
 
-A turn that fails or is cancelled leaves the conversation as it was before it.
+A turn that fails or is cancelled leaves the conversation as it was before it. Whatever the history
+has in common with what was read last is not read again, also after an edit.
 """
 
 import contextlib
@@ -48,6 +49,7 @@ class Chat:
         self.runtime = runtime
         self.options = options
         self.conversation = conversation
+        self._session = runtime.session()
         self._watch = watch
         self._stats = stats
 
@@ -96,8 +98,8 @@ class Chat:
     def turn(self, before: Conversation, user: str) -> None:
         """Answer `user` after `before`; only a complete answer joins the history."""
         result = render.show_answer(
-            self.runtime,
-            before.messages(user),
+            self._session.stream(before.messages(user), self.options),
+            self.runtime.tokenizer,
             self.options,
             watch=self._watch,
             stats=self._stats,

@@ -48,7 +48,12 @@ def generate_command(
     from mlx_diffusiongemma.cli import render
 
     result = render.show_answer(
-        runtime, messages, options, write_text=not as_json, watch=watch, stats=stats
+        runtime.stream(messages, options),
+        runtime.tokenizer,
+        options,
+        write_text=not as_json,
+        watch=watch,
+        stats=stats,
     )
     if as_json:
         print_json(result.to_dict())

@@ -2,7 +2,7 @@
 
 import contextlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator
 from typing import Literal
 
 from rich.text import Text
@@ -21,8 +21,7 @@ from mlx_diffusiongemma.events import (
 )
 from mlx_diffusiongemma.hub_cache import format_size
 from mlx_diffusiongemma.options import GenerationOptions
-from mlx_diffusiongemma.runtime import Runtime
-from mlx_diffusiongemma.text import Message
+from mlx_diffusiongemma.text import Tokenizer
 
 Channel = Literal["thought", "text"]
 
@@ -95,23 +94,22 @@ class Transcript:
 
 
 def show_answer(
-    runtime: Runtime,
-    prompt: str | Sequence[Message],
+    events: Generator[Event, None, None],
+    tokenizer: Tokenizer,
     options: GenerationOptions,
     *,
     write_text: bool = True,
     watch: bool = False,
     stats: bool = False,
 ) -> GenerationResult:
-    """Generate, and show it as it comes; an answer that was cut says so."""
+    """Show an answer as it comes; one that was cut says so. Whatever happens, `events` ends."""
     watching = None
     if watch:
-        tokenizer = runtime.tokenizer
         watching = open_watch(CanvasReader(tokenizer.decode, tokenizer.eos_token_ids))
     redraws = watch and is_live()
     transcript = Transcript(hold_partial_lines=redraws) if write_text else None
-    with typing_hidden() if redraws else contextlib.nullcontext():
-        result = follow(runtime.stream(prompt, options), transcript, watching)
+    with contextlib.closing(events), typing_hidden() if redraws else contextlib.nullcontext():
+        result = follow(events, transcript, watching)
     say_if_cut(result, options.max_tokens)
     if stats:
         print_stats(result)
@@ -174,7 +172,8 @@ def stats_rows(result: GenerationResult) -> list[tuple[str, str]]:
     """What the answer cost, as (label, value) pairs."""
     stats = result.stats
     return [
-        ("prompt", _rate(stats.prompt_tokens, stats.prefill_seconds)),
+        ("prompt", _rate(stats.prompt_tokens - stats.cached_tokens, stats.prefill_seconds)),
+        *_cached(stats),
         ("answer", _rate(stats.generated_tokens, stats.denoising_seconds)),
         ("canvases", _canvases(stats)),
         ("tokens per step", f"{stats.tokens_per_step:.2f}"),
@@ -188,6 +187,14 @@ def stats_rows(result: GenerationResult) -> list[tuple[str, str]]:
 def _rate(tokens: int, seconds: float) -> str:
     rate = f" ({tokens / seconds:.0f} tokens/s)" if seconds else ""
     return f"{tokens} tokens in {seconds:.2f} s{rate}"
+
+
+def _cached(stats: GenerationStats) -> list[tuple[str, str]]:
+    """What was kept of the turns before, if there were any."""
+    if not stats.cached_tokens + stats.reread_tokens:
+        return []
+    again = f", {stats.reread_tokens} read again" if stats.reread_tokens else ""
+    return [("kept from before", f"{stats.cached_tokens} tokens{again}")]
 
 
 def _canvases(stats: GenerationStats) -> str:

@@ -109,6 +109,9 @@ class FakeRuntime:
         self.calls: list[tuple[Any, GenerationOptions]] = []
         self._scripts = iter(scripts)
 
+    def session(self) -> "FakeRuntime":
+        return self
+
     def stream(self, prompt: Any, options: GenerationOptions) -> Iterator[Event]:
         self.calls.append((prompt, options))
         for event in next(self._scripts):

@@ -1,6 +1,7 @@
 """The command with the real runtime and the demo model, in this process."""
 
 import json
+import re
 
 import pytest
 
@@ -54,6 +55,16 @@ def test_a_chat_remembers(run_demo):
         f"2 you: {STORY}",
         f"2 model: {story}",
     ]
+
+
+def test_a_chat_reads_only_what_is_new_also_after_an_edit(run_demo):
+    lines = ["Hello", STORY, "/retry", "/edit 2 2 + 2 =", "/undo", "Who are you?"]
+    run = run_demo("chat", "--stats", "--max-tokens", "8", lines=lines)
+    prompts = re.findall(r"^prompt +(\d+) tokens in", run.err, re.MULTILINE)
+    kept = re.findall(r"^kept from before +(\d+) tokens$", run.err, re.MULTILINE)
+    assert len(prompts) == 5 and len(kept) == 4, "the first turn has nothing before it"
+    assert prompts[2] == "0", "a retry reads nothing"
+    assert kept[2] == kept[3], "both edits go back to the end of the first exchange"
 
 
 @pytest.mark.parametrize(
