@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         GenerationError,
         HubError,
         MemoryNeedError,
+        PromptCacheError,
         PromptError,
     )
     from mlx_diffusiongemma.events import (
@@ -58,6 +59,7 @@ _HOME = {
         "GenerationError",
         "HubError",
         "MemoryNeedError",
+        "PromptCacheError",
         "PromptError",
     ),
     "events": (
@@ -95,6 +97,7 @@ __all__ = [
     "HubError",
     "KVCache",
     "MemoryNeedError",
+    "PromptCacheError",
     "PromptError",
     "PromptProcessed",
     "RecordingDraws",

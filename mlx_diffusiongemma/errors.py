@@ -28,6 +28,10 @@ class PromptError(DGemmaError):
     """A prompt cannot be read by this model: too long, an image, an unknown role."""
 
 
+class PromptCacheError(DGemmaError):
+    """A prompt cache file cannot be used: damaged, or made with something else."""
+
+
 class GenerationError(DGemmaError):
     """Generation had to stop: the numbers that came out cannot become text."""
 

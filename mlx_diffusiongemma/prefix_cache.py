@@ -12,7 +12,7 @@ from itertools import takewhile
 
 import mlx.core as mx
 
-from mlx_diffusiongemma.model import DiffusionGemma
+from mlx_diffusiongemma.model import DiffusionGemma, KVCache
 
 
 class PrefixCache:
@@ -32,8 +32,16 @@ class PrefixCache:
     def clear(self) -> None:
         """Forget everything and free the memory."""
         self.tokens: list[int] = []
-        self.kv = self._model.make_cache(self._rewind_tokens)
+        self.kv = self.new_kv()
         self.nbytes = 0
+
+    def hold(self, tokens: Sequence[int], kv: KVCache) -> None:
+        """Take over a cache into which just these tokens were read."""
+        self.tokens, self.kv, self.nbytes = list(tokens), kv, kv.nbytes
+
+    def new_kv(self) -> KVCache:
+        """An empty cache that can go back as far as this one."""
+        return self._model.make_cache(self._rewind_tokens)
 
     def go_to(self, prompt: Sequence[int], marks: Iterable[int] = ()) -> int:
         """Keep the longest beginning of `prompt` that the cache can go back to; forget the rest.

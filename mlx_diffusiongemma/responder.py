@@ -7,6 +7,7 @@ import secrets
 import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import mlx.core as mx
 
@@ -27,6 +28,7 @@ from mlx_diffusiongemma.generation import generate_blocks
 from mlx_diffusiongemma.model import DiffusionGemma
 from mlx_diffusiongemma.options import GenerationOptions
 from mlx_diffusiongemma.prefix_cache import PrefixCache
+from mlx_diffusiongemma.prompt_cache import Identity, model_fingerprint
 from mlx_diffusiongemma.text import Message, Tokenizer
 
 Prompt = str | Sequence[Message]
@@ -40,6 +42,11 @@ class Responder:
     tokenizer: Tokenizer
     generation_config: GenerationConfig
     load_seconds: float
+
+    @cached_property
+    def identity(self) -> Identity:
+        """What a prompt cache must have been made with."""
+        return Identity(model_fingerprint(self.model), self.tokenizer.fingerprint)
 
     def encode(self, prompt: Prompt, options: GenerationOptions) -> list[int]:
         """The token ids of a prompt; PromptError or ConfigError before anything is computed."""

@@ -9,12 +9,14 @@ A turn that is cancelled or fails leaves the history as it was. Every answer is 
 
 import contextlib
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 from mlx_diffusiongemma.draws import Draws
 from mlx_diffusiongemma.errors import ConfigError, DGemmaError, PromptError
 from mlx_diffusiongemma.events import Event, Finished, GenerationResult
 from mlx_diffusiongemma.options import GenerationOptions
 from mlx_diffusiongemma.prefix_cache import PrefixCache, common_prefix
+from mlx_diffusiongemma.prompt_cache import load_prompt_cache, save_prompt_cache
 from mlx_diffusiongemma.responder import Prompt, Responder, result_of
 from mlx_diffusiongemma.session_memory import SessionMemory
 from mlx_diffusiongemma.text import Message
@@ -119,6 +121,26 @@ class Session:
         """Free the cache. The history stays, and the next turn reads it again."""
         with self._memory.turn(self._cache):
             self._cache.clear()
+
+    def save_cache(self, path: str | Path) -> int:
+        """Write the cache to a file, for any session with this model, and return its bytes.
+
+        Between the events of a turn it holds what was read so far: right after `PromptProcessed`
+        that is the prompt, with the places marked that later prompts may return to.
+        """
+        return save_prompt_cache(Path(path), self._cache, self._responder.identity)
+
+    def load_cache(self, path: str | Path) -> int:
+        """Take the cache from a file, and return how many tokens it holds.
+
+        The history stays as it is. PromptCacheError when the file is damaged, or was made with
+        another model, dtype, tokenizer, chat template or version of its layout.
+        """
+        with self._memory.turn(self._cache):
+            load_prompt_cache(
+                Path(path), self._cache, self._responder.identity, self._responder.model
+            )
+        return self.cached_tokens
 
     def _turn(self, prompt: Prompt, events: Iterator[Event]) -> Generator[Event, None, None]:
         last: Finished | None = None

@@ -8,6 +8,8 @@ runtime of these models, a prompt that spells a control token (`<turn|>`) is enc
 token: escape or refuse such text before it comes here if whoever wrote it is not to be trusted.
 """
 
+import hashlib
+import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -105,6 +107,13 @@ class Tokenizer:
             for token in tokens
             if (token_id := self.id_of(token)) is not None
         }
+
+    @property
+    def fingerprint(self) -> str:
+        """Differs when another vocabulary or chat template would turn a text into other tokens."""
+        probe = self._encode(_PROBE + "".join(MARKERS))
+        parts = [self._template, self.vocab_size, sorted(map(str, self.special_token_ids)), probe]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
     @property
     def has_chat_template(self) -> bool:

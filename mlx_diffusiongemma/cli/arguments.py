@@ -8,6 +8,7 @@ import logging
 import re
 from collections.abc import Mapping
 from dataclasses import fields
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -159,6 +160,17 @@ ConfidenceThreshold = Annotated[
         "--confidence-threshold",
         "A canvas may stop early below this mean entropy in nats.",
         _sampler.confidence_threshold,
+    ),
+]
+
+PromptCache = Annotated[
+    Path | None,
+    typer.Option(
+        "--prompt-cache-file",
+        metavar="FILE",
+        help="Keep what was read of the prompt in FILE: written if it is not there, else what it "
+        "has in common with this prompt is not read again.",
+        show_default=False,
     ),
 ]
 

@@ -24,6 +24,7 @@ def chat_command(
     t_max: arguments.TMax = None,
     stability_threshold: arguments.StabilityThreshold = None,
     confidence_threshold: arguments.ConfidenceThreshold = None,
+    prompt_cache_file: arguments.PromptCache = None,
     watch: arguments.Watch = False,
     stats: arguments.Stats = False,
     verbose: arguments.Verbose = False,
@@ -40,4 +41,11 @@ def chat_command(
 
     from mlx_diffusiongemma.cli.chat_loop import Chat
 
-    Chat(runtime, options, Conversation(system), watch=watch, stats=stats).run()
+    Chat(
+        runtime,
+        options,
+        Conversation(system),
+        prompt_cache_file=prompt_cache_file,
+        watch=watch,
+        stats=stats,
+    ).run()

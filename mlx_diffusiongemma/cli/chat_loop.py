@@ -14,6 +14,7 @@ from mlx_diffusiongemma.cli import render
 from mlx_diffusiongemma.cli.arguments import check_text
 from mlx_diffusiongemma.cli.console import describe, note, print_error, say
 from mlx_diffusiongemma.cli.conversation import Conversation, numbered
+from mlx_diffusiongemma.cli.prompt_cache import PromptCacheFile
 from mlx_diffusiongemma.errors import DGemmaError, PromptError
 from mlx_diffusiongemma.options import GenerationOptions
 from mlx_diffusiongemma.runtime import Runtime
@@ -43,6 +44,7 @@ class Chat:
         options: GenerationOptions,
         conversation: Conversation,
         *,
+        prompt_cache_file: Path | None = None,
         watch: bool = False,
         stats: bool = False,
     ):
@@ -50,6 +52,9 @@ class Chat:
         self.options = options
         self.conversation = conversation
         self._session = runtime.session()
+        self._file = (
+            None if prompt_cache_file is None else PromptCacheFile(prompt_cache_file, self._session)
+        )
         self._watch = watch
         self._stats = stats
 
@@ -97,8 +102,9 @@ class Chat:
 
     def turn(self, before: Conversation, user: str) -> None:
         """Answer `user` after `before`; only a complete answer joins the history."""
+        events = self._session.stream(before.messages(user), self.options)
         result = render.show_answer(
-            self._session.stream(before.messages(user), self.options),
+            events if self._file is None else self._file.follow(events),
             self.runtime.tokenizer,
             self.options,
             watch=self._watch,

@@ -32,6 +32,7 @@ def generate_command(
     t_max: arguments.TMax = None,
     stability_threshold: arguments.StabilityThreshold = None,
     confidence_threshold: arguments.ConfidenceThreshold = None,
+    prompt_cache_file: arguments.PromptCache = None,
     watch: arguments.Watch = False,
     stats: arguments.Stats = False,
     as_json: arguments.Json = False,
@@ -46,9 +47,16 @@ def generate_command(
     runtime = open_runtime(model, revision=revision, dtype=dtype, force=force)
 
     from mlx_diffusiongemma.cli import render
+    from mlx_diffusiongemma.cli.prompt_cache import PromptCacheFile
 
+    if prompt_cache_file is None:
+        events = runtime.stream(messages, options)
+    else:
+        session = runtime.session()
+        file = PromptCacheFile(prompt_cache_file, session)
+        events = file.follow(session.stream(messages, options))
     result = render.show_answer(
-        runtime.stream(messages, options),
+        events,
         runtime.tokenizer,
         options,
         write_text=not as_json,

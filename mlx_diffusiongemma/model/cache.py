@@ -12,6 +12,8 @@ window before that position: it finds it among its spare tokens, or at a mark th
 Shapes: B batch, K key-value heads, S tokens, D head_dim. Keys and values are [B, K, S, D].
 """
 
+from collections.abc import Iterable, Mapping, Sequence
+
 import mlx.core as mx
 
 _GROWTH = 512  # tokens; full layers grow by multiples of this
@@ -118,6 +120,26 @@ class LayerCache:
         seen = slice(self._seen_from(), self.stored)
         return self._keys[:, :, seen], self._values[:, :, seen]
 
+    def to_arrays(self) -> dict[str, mx.array]:
+        """Everything it holds, by name: what `restore` takes."""
+        arrays = {}
+        if self._keys is not None and self._values is not None:
+            arrays["keys"] = self._keys[:, :, : self.stored]
+            arrays["values"] = self._values[:, :, : self.stored]
+        for mark, kept in self._marks.items():
+            if kept is not None:
+                arrays[f"{mark}.keys"], arrays[f"{mark}.values"] = kept
+        return arrays
+
+    def restore(self, arrays: Mapping[str, mx.array], end: int, marks: Iterable[int]) -> None:
+        """Become the layer that `arrays` are of, at position `end`; KeyError when one lacks."""
+        for mark in marks if self.keep else ():
+            kept = f"{mark}.keys" in arrays
+            self._marks[mark] = (arrays[f"{mark}.keys"], arrays[f"{mark}.values"]) if kept else None
+        self._keys, self._values = arrays["keys"], arrays["values"]
+        self._first = end - self._keys.shape[2]
+        self.stored = self._keys.shape[2]
+
     @property
     def _end(self) -> int:
         return self._first + self.stored
@@ -214,6 +236,28 @@ class KVCache:
         self._marks = [mark for mark in self._marks if mark <= target]
         self.offset = target
         return target
+
+    @property
+    def marks(self) -> tuple[int, ...]:
+        """The marked positions."""
+        return tuple(self._marks)
+
+    def to_arrays(self) -> dict[str, mx.array]:
+        """Everything the layers hold, by name; with `offset` and `marks`, what `restore` takes."""
+        return {
+            f"layers.{index}.{name}": array
+            for index, layer in enumerate(self.layers)
+            for name, array in layer.to_arrays().items()
+        }
+
+    def restore(self, arrays: Mapping[str, mx.array], offset: int, marks: Sequence[int]) -> None:
+        """Become the cache that `arrays` are of; KeyError when one is missing."""
+        for index, layer in enumerate(self.layers):
+            start = f"layers.{index}."
+            own = {n.removeprefix(start): a for n, a in arrays.items() if n.startswith(start)}
+            layer.restore(own, offset, marks)
+        self._marks = sorted(marks)
+        self.offset = offset
 
     def _reach(self, position: int) -> int:
         while (reached := min(layer.reach(position) for layer in self.layers)) < position:
