@@ -103,6 +103,32 @@ def test_add_feed_forward_matches_the_loop():
         np.testing.assert_allclose(np.array(got.normed)[row], normed(added, weights[3]), atol=1e-5)
 
 
+def test_prepare_heads_matches_the_loop():
+    rng = np.random.default_rng(2)
+    queries, keys, values = (rng.normal(size=(2, 3, count * 8)) for count in (4, 2, 2))
+    norms, frequencies = rng.uniform(0.5, 2, (2, 8)), np.array([1, 5, 25, np.inf])
+    weights = kernels.HeadWeights(*(mx.array(w, mx.float32) for w in (*norms, frequencies)))
+    given = [mx.array(array, mx.float32) for array in (queries, keys, values)]
+    got = kernels.prepare_heads(*given, weights, 7, 1e-6)
+    assert got.queries.shape == (2, 4, 3, 8)
+    for batch, row in np.ndindex(2, 3):
+        angles = (7 + row) / frequencies
+        turn = np.exp(1j * angles)
+        for name, raw, weight in (("queries", queries, norms[0]), ("keys", keys, norms[1])):
+            for head, numbers in enumerate(raw[batch, row].reshape(-1, 8)):
+                flat = normed(numbers, weight)
+                turned = (flat[:4] + 1j * flat[4:]) * turn
+                want = np.r_[turned.real, turned.imag]
+                one = np.array(getattr(got, name))[batch, head, row]
+                np.testing.assert_allclose(one, want, atol=1e-5)
+        for head, numbers in enumerate(values[batch, row].reshape(-1, 8)):
+            one = np.array(got.values)[batch, head, row]
+            np.testing.assert_allclose(one, normed(numbers, 1), atol=1e-5)
+    shared = kernels.prepare_heads(given[0], given[1], None, weights, 7, 1e-6)
+    from_keys = kernels.prepare_heads(given[0], given[1], given[1], weights, 7, 1e-6)
+    assert mx.array_equal(shared.values, from_keys.values)
+
+
 def test_geglu_is_the_tanh_gelu_times_up():
     gate, up = np.linspace(-6, 6, 50, dtype=np.float32), np.arange(50, dtype=np.float32)
     want = 0.5 * gate * (1 + np.tanh(np.sqrt(2 / np.pi) * (gate + 0.044715 * gate**3))) * up

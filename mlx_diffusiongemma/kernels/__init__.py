@@ -6,9 +6,12 @@ decides whether they run; `dense` chooses between MLX's product and one for the 
 
 from mlx_diffusiongemma.kernels.activation import geglu, geglu_halves
 from mlx_diffusiongemma.kernels.dense import expectation, linear
+from mlx_diffusiongemma.kernels.heads import prepare_heads
 from mlx_diffusiongemma.kernels.reference import (
     AttentionWeights,
     FeedForwardWeights,
+    Heads,
+    HeadWeights,
     Routing,
     Stream,
 )
@@ -18,6 +21,8 @@ from mlx_diffusiongemma.kernels.routing import route
 __all__ = [
     "AttentionWeights",
     "FeedForwardWeights",
+    "HeadWeights",
+    "Heads",
     "Routing",
     "Stream",
     "add_attention",
@@ -26,5 +31,6 @@ __all__ = [
     "geglu",
     "geglu_halves",
     "linear",
+    "prepare_heads",
     "route",
 ]

@@ -19,6 +19,22 @@ class Routing(NamedTuple):
     offsets: mx.array  # uint32 [E + 1], where each expert's pairs begin; T * K at the end
 
 
+class HeadWeights(NamedTuple):
+    """Norms [head_dim] of queries and keys, and wavelengths float32 [head_dim / 2] for RoPE."""
+
+    query_norm: mx.array
+    key_norm: mx.array
+    frequencies: mx.array
+
+
+class Heads(NamedTuple):
+    """What attention takes: float [B, heads, L, head_dim]."""
+
+    queries: mx.array
+    keys: mx.array
+    values: mx.array
+
+
 class AttentionWeights(NamedTuple):
     """Weights [D] of the norms around `add_attention`."""
 
@@ -177,3 +193,47 @@ def add_feed_forward(
     )
     added = (residual + mx.fast.rms_norm(both, weights.both_norm, eps)) * weights.scalar
     return Stream(added, mx.fast.rms_norm(added, weights.next_norm, eps))
+
+
+def prepare_heads(
+    queries: mx.array,
+    keys: mx.array,
+    values: mx.array | None,
+    weights: HeadWeights,
+    offset: int,
+    eps: float,
+) -> Heads:
+    """Normalise every head, rotate queries and keys by their position, and put heads outside.
+
+    Args:
+        queries: float [B, L, heads * head_dim].
+        keys: float [B, L, key-value heads * head_dim].
+        values: of the shape of `keys`; None where a layer takes its values from the keys.
+        weights: norms of queries and keys, the norm of values has none; wavelengths.
+        offset: position of the first row.
+        eps: of the norms.
+    """
+    head_dim = weights.query_norm.shape[-1]
+    raw_keys = mx.unflatten(keys, -1, (-1, head_dim))
+    raw_values = raw_keys if values is None else mx.unflatten(values, -1, (-1, head_dim))
+    raw_queries = mx.unflatten(queries, -1, (-1, head_dim))
+    normed_queries = mx.fast.rms_norm(raw_queries, weights.query_norm, eps)
+    normed_keys = mx.fast.rms_norm(raw_keys, weights.key_norm, eps)
+    return Heads(
+        rotate(normed_queries.swapaxes(1, 2), weights.frequencies, offset),
+        rotate(normed_keys.swapaxes(1, 2), weights.frequencies, offset),
+        mx.fast.rms_norm(raw_values, None, eps).swapaxes(1, 2),
+    )
+
+
+def rotate(x: mx.array, frequencies: mx.array, offset: int) -> mx.array:
+    """RoPE of float [..., L, head_dim]; pairs are half a head apart."""
+    return mx.fast.rope(
+        x,
+        x.shape[-1],
+        traditional=False,
+        base=None,
+        scale=1.0,
+        offset=offset,
+        freqs=frequencies,
+    )

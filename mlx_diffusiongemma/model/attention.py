@@ -7,9 +7,11 @@ denoise   x [B, L, hidden] --> q, k, v --> cache | canvas           --> everyone
 import mlx.core as mx
 from mlx import nn
 
+from mlx_diffusiongemma import kernels
 from mlx_diffusiongemma.config import LayerConfig, ModelConfig
+from mlx_diffusiongemma.kernels import Heads, HeadWeights
 from mlx_diffusiongemma.model.cache import LayerCache
-from mlx_diffusiongemma.model.layers import Linear, RMSNorm, norm_without_scale, rotary_frequencies
+from mlx_diffusiongemma.model.layers import Linear, RMSNorm, rotary_frequencies
 
 
 class Attention(nn.Module):
@@ -20,12 +22,11 @@ class Attention(nn.Module):
 
     def __init__(self, config: ModelConfig, layer: LayerConfig):
         super().__init__()
-        self._heads = config.num_attention_heads
         self._layer = layer
         self._window = config.sliding_window if layer.is_sliding else None
         self._eps = config.rms_norm_eps
         self._frequencies = rotary_frequencies(layer)
-        query_dims = self._heads * layer.head_dim
+        query_dims = config.num_attention_heads * layer.head_dim
         key_dims = layer.num_key_value_heads * layer.head_dim
         self.q_proj = Linear(config.hidden_size, query_dims)
         self.k_proj = Linear(config.hidden_size, key_dims)
@@ -47,29 +48,11 @@ class Attention(nn.Module):
         queries, keys, values = self._project(x, offset)
         return self._attend(queries, *cache.with_canvas(keys, values), None)
 
-    def _project(self, x: mx.array, offset: int) -> tuple[mx.array, mx.array, mx.array]:
-        heads, kv_heads = self._heads, self._layer.num_key_value_heads
-        queries = self.q_norm(mx.unflatten(self.q_proj(x), -1, (heads, -1)))
-        raw_keys = mx.unflatten(self.k_proj(x), -1, (kv_heads, -1))
-        raw_values = raw_keys
-        if not self._layer.shares_key_and_value:
-            raw_values = mx.unflatten(self.v_proj(x), -1, (kv_heads, -1))
-        values = norm_without_scale(raw_values, self._eps)
-        return (
-            self._rotate(queries.swapaxes(1, 2), offset),
-            self._rotate(self.k_norm(raw_keys).swapaxes(1, 2), offset),
-            values.swapaxes(1, 2),
-        )
-
-    def _rotate(self, x: mx.array, offset: int) -> mx.array:
-        return mx.fast.rope(
-            x,
-            self._layer.head_dim,
-            traditional=False,
-            base=None,
-            scale=1.0,
-            offset=offset,
-            freqs=self._frequencies,
+    def _project(self, x: mx.array, offset: int) -> Heads:
+        values = None if self._layer.shares_key_and_value else self.v_proj(x)
+        weights = HeadWeights(self.q_norm.weight, self.k_norm.weight, self._frequencies)
+        return kernels.prepare_heads(
+            self.q_proj(x), self.k_proj(x), values, weights, offset, self._eps
         )
 
     def _attend(

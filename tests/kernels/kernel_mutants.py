@@ -5,11 +5,12 @@ A mutant is (what stands there, what stands there instead, which occurrence of i
 
 import re
 
+import head_arguments
 import mlx.core as mx
 import numpy as np
 import residual_arguments
 
-from mlx_diffusiongemma.kernels import activation, dispatch, residual, routing
+from mlx_diffusiongemma.kernels import activation, dispatch, heads, residual, routing
 from mlx_diffusiongemma.kernels.dispatch import Kernel, Launch
 
 Mutant = tuple[str, str, int]
@@ -57,6 +58,20 @@ GUARDS: dict[Kernel, list[Mutant]] = {
         ("combined[i] = 0.0f;", "", 1),
         ("k < first + K", "k <= first + K", 1),
     ],
+    heads.PREPARE_HEADS: [
+        ("slot < uint(H);", "slot <= uint(H);", 1),
+        ("!is_query && slot < uint(H + KV)", "!is_query", 1),
+        ("is_query ? slot : (slot - H) % KV", "slot % KV", 1),
+        ("uint heads = is_query ? H : KV", "uint heads = H", 1),
+        ("if (p < PAIRS) {", "{", 1),
+        ("if (p < PAIRS) {", "{", 2),
+        ("first[i] = 0.0f;", "", 1),
+        ("second[i] = 0.0f;", "", 1),
+        ("if (is_query || is_key) {", "{", 1),
+        ("is_query ? query_norm[p] : key_norm[p]", "query_norm[p]", 1),
+        ("int(row)", "0", 1),
+        ("offset + ", "", 1),
+    ],
     # No barrier and no condition; instead what the addresses are made of.
     activation.GEGLU: [
         (" * STRIDE", " * F", 1),
@@ -99,6 +114,9 @@ def launch_of(kernel: Kernel) -> Launch:
         routing.CHOOSE: routing.choose_launch(scores, scale, 4),
         routing.SORT: routing.sort_launch(mx.array(some).astype(mx.uint32), 40),
         activation.GEGLU: activation.geglu_halves_launch(scores),
+        heads.PREPARE_HEADS: heads.prepare_heads_launch(
+            *head_arguments.arguments(2, 3, 4, 2, 80, mx.float32)
+        ),
         residual.ADD_ATTENTION: residual.add_attention_launch(
             *residual_arguments.attention(rows, width, mx.float32)
         ),

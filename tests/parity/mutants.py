@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import mlx.core as mx
 import pytest
-from mlx import nn
 
 from mlx_diffusiongemma import generation, kernels
-from mlx_diffusiongemma.model import DiffusionGemma, attention, diffusion_gemma
+from mlx_diffusiongemma.kernels.reference import rotate
+from mlx_diffusiongemma.model import DiffusionGemma, diffusion_gemma
 from mlx_diffusiongemma.model.decoder_layer import DecoderLayer
 from mlx_diffusiongemma.model.layers import rotary_frequencies
 from mlx_diffusiongemma.model.self_conditioning import SelfConditioning
@@ -67,12 +67,25 @@ def no_softcap(model, patch):
 
 
 def no_v_norm(model, patch):
-    patch.setattr(attention, "norm_without_scale", lambda x, eps: x)
+    prepare_heads = kernels.prepare_heads
+
+    def mutated(queries, keys, values, weights, offset, eps):
+        heads = prepare_heads(queries, keys, values, weights, offset, eps)
+        raw = mx.unflatten(keys if values is None else values, -1, (-1, heads.keys.shape[-1]))
+        return heads._replace(values=raw.swapaxes(1, 2))
+
+    patch.setattr(kernels, "prepare_heads", mutated)
 
 
 def no_q_norm(model, patch):
-    for layer in model.model.decoder.layers:
-        layer.self_attn.q_norm = nn.Identity()
+    prepare_heads = kernels.prepare_heads
+
+    def mutated(queries, keys, values, weights, offset, eps):
+        heads = prepare_heads(queries, keys, values, weights, offset, eps)
+        raw = mx.unflatten(queries, -1, (-1, heads.keys.shape[-1])).swapaxes(1, 2)
+        return heads._replace(queries=rotate(raw, weights.frequencies, offset))
+
+    patch.setattr(kernels, "prepare_heads", mutated)
 
 
 def per_expert_scale_ignored(model, patch):
