@@ -6,7 +6,7 @@ import shutil
 
 import mlx.core as mx
 import pytest
-from conversations import Talk, random_runtime, watched
+from session_talks import Talk, random_runtime, watched
 
 import mlx_diffusiongemma as dg
 from mlx_diffusiongemma.hub import resolve

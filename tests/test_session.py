@@ -1,7 +1,7 @@
 """Conversations: every turn is the answer of a cold run, and reads no token that it need not."""
 
 import pytest
-from conversations import Talk, random_runtime, watched
+from session_talks import Talk, random_runtime, watched
 
 import mlx_diffusiongemma as dg
 from mlx_diffusiongemma.options import GenerationOptions
