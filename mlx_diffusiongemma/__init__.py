@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     )
     from mlx_diffusiongemma.events import (
         BlockCommitted,
+        BlockEncoded,
         DenoisingStep,
         Event,
         Finished,
@@ -64,6 +65,7 @@ _HOME = {
     ),
     "events": (
         "BlockCommitted",
+        "BlockEncoded",
         "DenoisingStep",
         "Event",
         "Finished",
@@ -80,6 +82,7 @@ _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
     "BlockCommitted",
+    "BlockEncoded",
     "CheckpointError",
     "ConfigError",
     "ConversionError",

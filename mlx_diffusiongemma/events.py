@@ -1,6 +1,8 @@
 """What a generation reports while it runs, and what it returns.
 
-    PromptProcessed --> DenoisingStep * --> BlockCommitted --> DenoisingStep * --> ... --> Finished
+    PromptProcessed --> DenoisingStep * --> BlockCommitted --> Finished
+                        ^                                 |
+                        +--------- BlockEncoded <---------+ when another canvas follows
 
 The loops only yield these records; whoever consumes them prints, draws, decodes and keeps time.
 """
@@ -11,6 +13,7 @@ from typing import Any, Literal
 import mlx.core as mx
 
 FinishReason = Literal["stop", "length"]
+Limit = Literal["max_tokens", "context"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,6 +79,17 @@ class BlockCommitted:
     thought: str = ""
 
 
+@dataclass(frozen=True, eq=False)
+class BlockEncoded:
+    """A committed canvas has been read into the KV cache; the next canvas follows it.
+
+    Attributes:
+        canvas_index: which canvas of the answer, from 0.
+    """
+
+    canvas_index: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class GenerationStats:
     """What a generation cost.
@@ -87,8 +101,9 @@ class GenerationStats:
         converged: one flag per canvas; False where the steps ran out first.
         seed: what repeats this generation.
         load_seconds: time the model took to load, once.
-        prefill_seconds, denoising_seconds: time of the prompt and of the canvases (with the
-            encoding of committed blocks).
+        prefill_seconds, denoising_seconds, commit_seconds: time of reading the prompt, of the
+            canvases, and of reading committed canvases into the cache.
+        truncated_by: what cut the answer, None when it came to its own end.
         peak_memory_bytes: MLX's high-water mark during this generation, weights included.
     """
 
@@ -100,7 +115,9 @@ class GenerationStats:
     load_seconds: float
     prefill_seconds: float
     denoising_seconds: float
+    commit_seconds: float
     peak_memory_bytes: int
+    truncated_by: Limit | None = None
     cached_tokens: int = 0
     reread_tokens: int = 0
 
@@ -116,8 +133,20 @@ class GenerationStats:
 
     @property
     def tokens_per_second(self) -> float:
-        """Generated tokens per second of denoising."""
-        return self.generated_tokens / self.denoising_seconds if self.denoising_seconds else 0.0
+        """Generated tokens per second, from the moment the prompt was read."""
+        seconds = self.denoising_seconds + self.commit_seconds
+        return self.generated_tokens / seconds if seconds else 0.0
+
+    @property
+    def time_shares(self) -> dict[str, float]:
+        """Shares of the generation's time: "prefill", "denoising" and "commit"."""
+        seconds = {
+            "prefill": self.prefill_seconds,
+            "denoising": self.denoising_seconds,
+            "commit": self.commit_seconds,
+        }
+        total = sum(seconds.values())
+        return {part: spent / total if total else 0.0 for part, spent in seconds.items()}
 
     def to_dict(self) -> dict[str, Any]:
         """All numbers by name, the derived ones too; ready for JSON."""
@@ -125,6 +154,7 @@ class GenerationStats:
             "canvases": self.canvases,
             "tokens_per_step": self.tokens_per_step,
             "tokens_per_second": self.tokens_per_second,
+            "time_shares": self.time_shares,
         }
 
 
@@ -167,4 +197,5 @@ class Finished:
     result: GenerationResult
 
 
-Event = PromptProcessed | DenoisingStep | BlockCommitted | Finished
+TokenEvent = PromptProcessed | DenoisingStep | BlockCommitted | BlockEncoded
+Event = TokenEvent | Finished

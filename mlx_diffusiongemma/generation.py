@@ -12,7 +12,13 @@ from collections.abc import Generator, Iterable, Sequence
 from mlx_diffusiongemma.denoising import denoise
 from mlx_diffusiongemma.draws import Draws
 from mlx_diffusiongemma.errors import PromptError
-from mlx_diffusiongemma.events import BlockCommitted, DenoisingStep, FinishReason, PromptProcessed
+from mlx_diffusiongemma.events import (
+    BlockCommitted,
+    BlockEncoded,
+    FinishReason,
+    PromptProcessed,
+    TokenEvent,
+)
 from mlx_diffusiongemma.model import DiffusionGemma
 from mlx_diffusiongemma.options import SamplerSettings
 from mlx_diffusiongemma.prefix_cache import PrefixCache
@@ -29,7 +35,7 @@ def generate_blocks(
     cache: PrefixCache | None = None,
     marks: Iterable[int] = (),
     max_context: int | None = None,
-) -> Generator[PromptProcessed | DenoisingStep | BlockCommitted, None, None]:
+) -> Generator[TokenEvent, None, None]:
     """Yield the events of one answer; the last `BlockCommitted` says why it ends.
 
     Canvases always have the checkpoint's length; the last block is cut to `max_tokens` exactly.
@@ -76,6 +82,7 @@ def generate_blocks(
         if reason is not None:
             return
         cache.read(block)
+        yield BlockEncoded(index)
         budget, index = budget - len(kept), index + 1
 
 

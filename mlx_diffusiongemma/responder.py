@@ -17,12 +17,14 @@ from mlx_diffusiongemma.draws import Draws, SeededDraws
 from mlx_diffusiongemma.errors import ConfigError
 from mlx_diffusiongemma.events import (
     BlockCommitted,
-    DenoisingStep,
+    BlockEncoded,
     Event,
     Finished,
     GenerationResult,
     GenerationStats,
+    Limit,
     PromptProcessed,
+    TokenEvent,
 )
 from mlx_diffusiongemma.generation import generate_blocks
 from mlx_diffusiongemma.model import DiffusionGemma
@@ -94,12 +96,15 @@ class Responder:
                     break
         finally:
             blocks.close()
-        yield Finished(self._result(answer, record, seed))
+        yield Finished(self._result(answer, record, seed, options.max_tokens))
 
-    def _result(self, answer: AnswerStream, record: "_Record", seed: int) -> GenerationResult:
+    def _result(
+        self, answer: AnswerStream, record: "_Record", seed: int, max_tokens: int
+    ) -> GenerationResult:
         last = record.blocks[-1]
         assert last.finish_reason is not None and record.prompt is not None
         token_ids = tuple(token for block in record.blocks for token in block.token_ids)
+        limit: Limit = "max_tokens" if len(token_ids) >= max_tokens else "context"
         return GenerationResult(
             text=answer.text,
             thought=answer.thought,
@@ -117,7 +122,9 @@ class Responder:
                 load_seconds=self.load_seconds,
                 prefill_seconds=record.prefill_seconds,
                 denoising_seconds=record.denoising_seconds,
+                commit_seconds=record.commit_seconds,
                 peak_memory_bytes=mx.get_peak_memory(),
+                truncated_by=limit if last.finish_reason == "length" else None,
             ),
         )
 
@@ -154,10 +161,9 @@ class _Record:
         self.blocks: list[BlockCommitted] = []
         self.prefill_seconds = 0.0
         self.denoising_seconds = 0.0
+        self.commit_seconds = 0.0
 
-    def timed(
-        self, events: Iterator[PromptProcessed | DenoisingStep | BlockCommitted]
-    ) -> Iterator[PromptProcessed | DenoisingStep | BlockCommitted]:
+    def timed(self, events: Iterator[TokenEvent]) -> Iterator[TokenEvent]:
         while True:
             started = time.perf_counter()
             event = next(events, None)
@@ -167,6 +173,8 @@ class _Record:
             if isinstance(event, PromptProcessed):
                 self.prompt = event
                 self.prefill_seconds += spent
+            elif isinstance(event, BlockEncoded):
+                self.commit_seconds += spent
             else:
                 self.denoising_seconds += spent
             yield event

@@ -152,9 +152,9 @@ class Runtime:
                 recorded trace.
 
         Yields:
-            `PromptProcessed`, then for every canvas `DenoisingStep` events and a `BlockCommitted`,
-            at last `Finished` with the result. Closing the iterator cancels the generation and
-            leaves nothing behind.
+            `PromptProcessed`, then for every canvas `DenoisingStep` events and a `BlockCommitted`
+            (with a `BlockEncoded` if another follows), at last `Finished` with the result.
+            Closing the iterator cancels the generation and leaves nothing behind.
 
         Raises:
             PromptError: the prompt cannot be read.

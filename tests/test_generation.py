@@ -8,7 +8,7 @@ from scripted import CountingDraws, ScriptedModel, certain_of
 
 from mlx_diffusiongemma.draws import SeededDraws
 from mlx_diffusiongemma.errors import GenerationError, PromptError
-from mlx_diffusiongemma.events import BlockCommitted, DenoisingStep, PromptProcessed
+from mlx_diffusiongemma.events import BlockCommitted, BlockEncoded, DenoisingStep, PromptProcessed
 from mlx_diffusiongemma.generation import cut_block, generate_blocks
 from mlx_diffusiongemma.options import SamplerSettings
 
@@ -46,6 +46,7 @@ def test_events_come_in_order():
         DenoisingStep,
         DenoisingStep,
         BlockCommitted,
+        BlockEncoded,
         DenoisingStep,
         DenoisingStep,
         BlockCommitted,

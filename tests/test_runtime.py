@@ -63,8 +63,12 @@ def test_stats_agree_with_the_events(runtime):
     assert stats.generated_tokens == len(events[-1].result.token_ids)
     assert stats.tokens_per_step == stats.generated_tokens / len(steps)
     assert stats.seed == 2
-    assert min(stats.load_seconds, stats.prefill_seconds, stats.denoising_seconds) > 0
-    assert stats.tokens_per_second == stats.generated_tokens / stats.denoising_seconds
+    seconds = [stats.prefill_seconds, stats.denoising_seconds, stats.commit_seconds]
+    assert min(stats.load_seconds, *seconds) > 0
+    assert stats.tokens_per_second == stats.generated_tokens / sum(seconds[1:])
+    shares = [stats.time_shares[part] for part in ("prefill", "denoising", "commit")]
+    assert shares == pytest.approx([spent / sum(seconds) for spent in seconds])
+    assert stats.truncated_by is None
     assert stats.peak_memory_bytes > 1e6
     assert set(stats.to_dict()) > {"canvases", "tokens_per_step", "tokens_per_second"}
 

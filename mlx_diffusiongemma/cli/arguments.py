@@ -183,6 +183,15 @@ Watch = Annotated[
     ),
 ]
 Stats = Annotated[bool, typer.Option("--stats", help="Say afterwards what the answer cost.")]
+Report = Annotated[
+    Path | None,
+    typer.Option(
+        "--report",
+        metavar="FILE",
+        help="Write what the answer cost into FILE, as JSON: steps, times, tokens, memory.",
+        show_default=False,
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Verbose = Annotated[
     bool,

@@ -106,7 +106,6 @@ class Chat:
         result = render.show_answer(
             events if self._file is None else self._file.follow(events),
             self.runtime.tokenizer,
-            self.options,
             watch=self._watch,
             stats=self._stats,
         )

@@ -9,6 +9,7 @@ from mlx_diffusiongemma.cli import arguments
 from mlx_diffusiongemma.cli.console import print_json
 from mlx_diffusiongemma.cli.loading import open_runtime
 from mlx_diffusiongemma.errors import ConfigError, PromptError
+from mlx_diffusiongemma.hub import DEFAULT_MODEL
 
 
 def generate_command(
@@ -35,6 +36,7 @@ def generate_command(
     prompt_cache_file: arguments.PromptCache = None,
     watch: arguments.Watch = False,
     stats: arguments.Stats = False,
+    report: arguments.Report = None,
     as_json: arguments.Json = False,
     verbose: arguments.Verbose = False,
 ) -> None:
@@ -58,13 +60,14 @@ def generate_command(
     result = render.show_answer(
         events,
         runtime.tokenizer,
-        options,
         write_text=not as_json,
         watch=watch,
         stats=stats,
     )
     if as_json:
         print_json(result.to_dict())
+    if report is not None:
+        render.write_report(report, model or DEFAULT_MODEL, result)
 
 
 def _messages(prompt: str, system: str | None, chat_template: bool) -> str | list[dict[str, str]]:

@@ -1,8 +1,10 @@
 """What a person or a program gets to see of an answer: text, notes, statistics, JSON."""
 
 import contextlib
+import json
 import sys
 from collections.abc import Generator, Iterator
+from pathlib import Path
 from typing import Literal
 
 from rich.text import Text
@@ -20,8 +22,10 @@ from mlx_diffusiongemma.events import (
     PromptProcessed,
 )
 from mlx_diffusiongemma.hub_cache import format_size
-from mlx_diffusiongemma.options import GenerationOptions
 from mlx_diffusiongemma.text import Tokenizer
+from mlx_diffusiongemma.version import __version__
+
+_SHOWN_CANVASES = 8
 
 Channel = Literal["thought", "text"]
 
@@ -96,7 +100,6 @@ class Transcript:
 def show_answer(
     events: Generator[Event, None, None],
     tokenizer: Tokenizer,
-    options: GenerationOptions,
     *,
     write_text: bool = True,
     watch: bool = False,
@@ -110,7 +113,7 @@ def show_answer(
     transcript = Transcript(hold_partial_lines=redraws) if write_text else None
     with contextlib.closing(events), typing_hidden() if redraws else contextlib.nullcontext():
         result = follow(events, transcript, watching)
-    say_if_cut(result, options.max_tokens)
+    say_if_cut(result)
     if stats:
         print_stats(result)
     return result
@@ -145,14 +148,14 @@ def follow(
     raise AssertionError("the events ended without `Finished`")
 
 
-def say_if_cut(result: GenerationResult, max_tokens: int) -> None:
+def say_if_cut(result: GenerationResult) -> None:
     """Say that the answer was cut, if it was, or that there is none."""
     if result.finish_reason != "length":
         if not (result.text or result.thought or result.tool_calls):
             note("the model ended its answer at once")
         return
     count = result.stats.generated_tokens
-    if count >= max_tokens:
+    if result.stats.truncated_by == "max_tokens":
         note(f"the answer was cut at {count} tokens; --max-tokens allows more")
     else:
         note(f"the answer was cut at {count} tokens: the context is full")
@@ -171,21 +174,23 @@ def print_stats(result: GenerationResult) -> None:
 def stats_rows(result: GenerationResult) -> list[tuple[str, str]]:
     """What the answer cost, as (label, value) pairs."""
     stats = result.stats
+    cut = (stats.truncated_by or "").replace("_", " ")
     return [
         ("prompt", _rate(stats.prompt_tokens - stats.cached_tokens, stats.prefill_seconds)),
         *_cached(stats),
-        ("answer", _rate(stats.generated_tokens, stats.denoising_seconds)),
+        ("answer", _rate(stats.generated_tokens, stats.denoising_seconds + stats.commit_seconds)),
         ("canvases", _canvases(stats)),
+        ("time", ", ".join(f"{part} {share:.0%}" for part, share in stats.time_shares.items())),
         ("tokens per step", f"{stats.tokens_per_step:.2f}"),
         ("model load", f"{stats.load_seconds:.2f} s"),
         ("peak memory", format_size(stats.peak_memory_bytes)),
         ("seed", str(stats.seed)),
-        ("finish reason", result.finish_reason),
+        ("finish reason", result.finish_reason + (cut and f" ({cut})")),
     ]
 
 
 def _rate(tokens: int, seconds: float) -> str:
-    rate = f" ({tokens / seconds:.0f} tokens/s)" if seconds else ""
+    rate = f" ({tokens / seconds:.0f} tokens/s)" if seconds and tokens else ""
     return f"{tokens} tokens in {seconds:.2f} s{rate}"
 
 
@@ -199,4 +204,18 @@ def _cached(stats: GenerationStats) -> list[tuple[str, str]]:
 
 def _canvases(stats: GenerationStats) -> str:
     total, early = sum(stats.denoising_steps), sum(stats.converged)
-    return f"{stats.canvases} in {total} steps, {early} converged early"
+    each = " + ".join(map(str, stats.denoising_steps[:_SHOWN_CANVASES]))
+    more = " + ..." if stats.canvases > _SHOWN_CANVASES else ""
+    steps = f"{total} steps" + (f" ({each}{more})" if stats.canvases > 1 else "")
+    return f"{stats.canvases} in {steps}, {early} converged early"
+
+
+def write_report(path: Path, model: str, result: GenerationResult) -> None:
+    """What an answer cost and who made it, as one JSON object in a file; not what it says."""
+    report = {
+        "version": __version__,
+        "model": model,
+        "finish_reason": result.finish_reason,
+        **result.stats.to_dict(),
+    }
+    path.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")

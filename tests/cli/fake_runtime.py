@@ -59,7 +59,14 @@ def block(text: str, *, thought: str = "", canvas: int = 0, reason: Any = None) 
     )
 
 
-def finished(text: str, *, thought: str = "", reason: Any = "stop", tokens: int = 3) -> Finished:
+def finished(
+    text: str,
+    *,
+    thought: str = "",
+    reason: Any = "stop",
+    tokens: int = 3,
+    cut_by: Any = "max_tokens",
+) -> Finished:
     stats = GenerationStats(
         prompt_tokens=7,
         generated_tokens=tokens,
@@ -69,6 +76,8 @@ def finished(text: str, *, thought: str = "", reason: Any = "stop", tokens: int 
         load_seconds=0.25,
         prefill_seconds=0.5,
         denoising_seconds=0.1,
+        commit_seconds=0.025,
+        truncated_by=None if reason == "stop" else cut_by,
         peak_memory_bytes=12_345_678,
     )
     return Finished(
@@ -83,7 +92,13 @@ def finished(text: str, *, thought: str = "", reason: Any = "stop", tokens: int 
     )
 
 
-def answer(*texts: str, thought: str = "", reason: Any = "stop", tokens: int = 3) -> list[Event]:
+def answer(
+    *texts: str,
+    thought: str = "",
+    reason: Any = "stop",
+    tokens: int = 3,
+    cut_by: Any = "max_tokens",
+) -> list[Event]:
     """Events of an answer with one canvas of two steps for each text; the thought comes first."""
     events: list[Event] = [PromptProcessed(prompt_tokens=7)]
     for index, text in enumerate(texts):
@@ -98,7 +113,8 @@ def answer(*texts: str, thought: str = "", reason: Any = "stop", tokens: int = 3
                 reason=reason if last else None,
             ),
         ]
-    return [*events, finished("".join(texts), thought=thought, reason=reason, tokens=tokens)]
+    last = finished("".join(texts), thought=thought, reason=reason, tokens=tokens, cut_by=cut_by)
+    return [*events, last]
 
 
 class FakeRuntime:

@@ -88,7 +88,8 @@ def test_an_answer_cut_by_the_budget_says_so(run_here, flags):
 
 
 def test_an_answer_cut_by_the_context_says_so(run_here):
-    run = run_here("generate", "x", runtime=FakeRuntime(answer("Hi", reason="length", tokens=5)))
+    events = answer("Hi", reason="length", tokens=5, cut_by="context")
+    run = run_here("generate", "x", runtime=FakeRuntime(events))
     assert run.err == "note: the answer was cut at 5 tokens: the context is full\n"
 
 
@@ -97,14 +98,34 @@ def test_statistics_go_to_standard_error(run_here):
     assert run.out == "Hi\n"
     assert run.err.splitlines() == [
         "prompt           7 tokens in 0.50 s (14 tokens/s)",
-        "answer           3 tokens in 0.10 s (30 tokens/s)",
-        "canvases         2 in 5 steps, 1 converged early",
+        "answer           3 tokens in 0.12 s (24 tokens/s)",
+        "canvases         2 in 5 steps (2 + 3), 1 converged early",
+        "time             prefill 80%, denoising 16%, commit 4%",
         "tokens per step  0.60",
         "model load       0.25 s",
         "peak memory      12.3 MB",
         "seed             11",
         "finish reason    stop",
     ]
+
+
+def test_statistics_name_what_cut_the_answer(run_here):
+    runtime = FakeRuntime(answer("Hi", reason="length", tokens=3))
+    run = run_here("generate", "Hello", "--stats", "--max-tokens", "3", runtime=runtime)
+    assert run.err.splitlines()[-1] == "finish reason    length (max tokens)"
+
+
+def test_a_report_says_what_the_answer_cost_and_not_what_it_says(run_here, tmp_path):
+    path = tmp_path / "report.json"
+    runtime = FakeRuntime(answer("Hi there"))
+    run = run_here("generate", "Hello", "-m", "demo", "--report", str(path), runtime=runtime)
+    assert (run.code, run.out, run.err) == (0, "Hi there\n", "")
+    report = json.loads(path.read_text())
+    assert report["model"] == "demo" and report["finish_reason"] == "stop"
+    assert report["denoising_steps"] == [2, 3] and report["converged"] == [True, False]
+    assert report["time_shares"] == {"prefill": 0.8, "denoising": 0.16, "commit": 0.04}
+    assert {"cached_tokens", "reread_tokens", "truncated_by", "seed", "version"} <= set(report)
+    assert "Hi there" not in path.read_text()
 
 
 def test_watching_without_a_terminal_is_one_line_for_each_step(run_here):
