@@ -14,6 +14,8 @@ from collections.abc import Sequence
 
 import mlx.core as mx
 
+from mlx_diffusiongemma import kernels
+
 
 def temperature(steps_left: int, max_denoising_steps: int, *, t_min: float, t_max: float) -> float:
     """Linear schedule; steps_left counts N, N-1, ..., 1, so that `t_min` is never reached."""
@@ -25,9 +27,7 @@ def token_entropy(logits: mx.array) -> mx.array:
 
     NaN where the logits hold NaN or +inf, which `denoise` looks for.
     """
-    log_probs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
-    probs = mx.exp(log_probs)
-    return -mx.sum(mx.where(log_probs == -mx.inf, 0.0, probs * log_probs), axis=-1)
+    return kernels.logit_statistics(logits).entropy
 
 
 def accept_within_bound(entropy: mx.array, entropy_bound: float) -> mx.array:
@@ -36,11 +36,7 @@ def accept_within_bound(entropy: mx.array, entropy_bound: float) -> mx.array:
     With positions sorted by entropy (ties by position), one is accepted when the entropies before
     it sum to at most `entropy_bound` nats. So at least one position is always accepted.
     """
-    order = mx.argsort(entropy, axis=-1)
-    ascending = mx.take_along_axis(entropy, order, axis=-1)
-    before = mx.cumsum(ascending, axis=-1) - ascending
-    accepted = mx.zeros(entropy.shape, mx.bool_)
-    return mx.put_along_axis(accepted, order, before <= entropy_bound, axis=-1)
+    return kernels.accept_within_bound(entropy, entropy_bound)
 
 
 def is_stable(argmax_canvas: mx.array, history: Sequence[mx.array], threshold: int) -> mx.array:

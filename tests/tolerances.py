@@ -28,6 +28,9 @@ DEQUANTIZED = 2e-5
 # this, 4e-6 is MLX's exp on a CPU for scores 80 below the best.
 ROUTING_WEIGHTS = 1e-5
 
+# Largest error of an entropy of the Metal kernel against float64, in nats.
+KERNEL_ENTROPY = 1e-5
+
 # Relative error of what a Metal kernel stores against plain MLX in float32 on the same inputs: a
 # sum that is rounded to the dtype, and its norm that is rounded once more.
 KERNEL_ROUNDING = {"float32": 4e-6, "float16": 2.0**-10, "bfloat16": 2.0**-7}

@@ -5,6 +5,7 @@ decides whether they run; `dense` chooses between MLX's product and one for the 
 """
 
 from mlx_diffusiongemma.kernels.activation import geglu, geglu_halves
+from mlx_diffusiongemma.kernels.certainty import accept_within_bound, logit_statistics
 from mlx_diffusiongemma.kernels.dense import expectation, linear
 from mlx_diffusiongemma.kernels.heads import prepare_heads
 from mlx_diffusiongemma.kernels.reference import (
@@ -25,12 +26,14 @@ __all__ = [
     "Heads",
     "Routing",
     "Stream",
+    "accept_within_bound",
     "add_attention",
     "add_feed_forward",
     "expectation",
     "geglu",
     "geglu_halves",
     "linear",
+    "logit_statistics",
     "prepare_heads",
     "route",
 ]

@@ -70,6 +70,14 @@ class Stream(NamedTuple):
     normed: mx.array
 
 
+class LogitStatistics(NamedTuple):
+    """Of rows of logits float [..., V]: all [...]."""
+
+    entropy: mx.array  # float32, nats
+    normaliser: mx.array  # float32, logsumexp
+    best: mx.array  # int32, index of the largest
+
+
 def route(scores: mx.array, per_expert_scale: mx.array, top_k: int) -> Routing:
     """`top_k_experts`, `sort_by_expert` and `expert_offsets` of the same choices."""
     experts, weights = top_k_experts(scores, per_expert_scale, top_k)
@@ -237,3 +245,30 @@ def rotate(x: mx.array, frequencies: mx.array, offset: int) -> mx.array:
         offset=offset,
         freqs=frequencies,
     )
+
+
+def logit_statistics(logits: mx.array) -> LogitStatistics:
+    """What float [..., V] says about each row; a forbidden token (logit -inf) adds no entropy.
+
+    The entropy is NaN where the logits hold NaN or +inf, or -inf only.
+    """
+    logits = logits.astype(mx.float32)
+    normaliser = mx.logsumexp(logits, axis=-1, keepdims=True)
+    log_probs = logits - normaliser
+    terms = mx.where(log_probs == -mx.inf, 0.0, mx.exp(log_probs) * log_probs)
+    best = mx.argmax(logits, axis=-1).astype(mx.int32)
+    return LogitStatistics(-mx.sum(terms, axis=-1), normaliser.squeeze(-1), best)
+
+
+def accept_within_bound(entropy: mx.array, entropy_bound: float) -> mx.array:
+    """Accept the most certain positions while their joint uncertainty stays within the bound.
+
+    With the positions of float32 [B, L] sorted by entropy (ties by position), one is accepted when
+    the entropies before it sum to at most `entropy_bound` nats. So at least one is always accepted.
+    Returns bool [B, L].
+    """
+    order = mx.argsort(entropy, axis=-1)
+    ascending = mx.take_along_axis(entropy, order, axis=-1)
+    before = mx.cumsum(ascending, axis=-1) - ascending
+    accepted = mx.zeros(entropy.shape, mx.bool_)
+    return mx.put_along_axis(accepted, order, before <= entropy_bound, axis=-1)

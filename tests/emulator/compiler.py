@@ -20,6 +20,8 @@ from emulator.translate import PREAMBLE
 
 HERE = Path(__file__).resolve().parent
 CACHE = HERE.parents[1] / "build" / "emulator"
+_PLACE = re.compile(r"\.(?:metal|header|body):[1-9]\d*$")
+_LOOK_BACK = 64  # bytes
 OLDEST_CLANG = 17  # the first whose __bf16 can be computed with
 
 _LANGUAGE = [
@@ -41,8 +43,9 @@ MODES = {
     "fast": ["-O2", "-ffp-contract=off", _UNSET],
     # a * b + c rounded once, as a GPU's compiler may do it.
     "contracted": ["-O2", "-ffp-contract=fast", *_CONTRACT, _UNSET],
+    # DWARF 4, because addr2line of binutils 2.40 confuses files in version 5.
     "checked": [
-        *("-O1", "-g", "-ffp-contract=off", "-fno-vectorize", "-fno-slp-vectorize", _UNSET),
+        *("-O1", "-gdwarf-4", "-ffp-contract=off", "-fno-vectorize", "-fno-slp-vectorize", _UNSET),
         *("-fno-builtin-memset", "-fno-builtin-memcpy", "-fsanitize=thread"),
         *("-mllvm", "-tsan-instrument-read-before-write=1"),
         *("-mllvm", "-tsan-instrument-func-entry-exit=0"),
@@ -185,10 +188,12 @@ def build(source: str, mode: str) -> tuple[ctypes.CDLL, Path]:
 
 
 def source_line(library: Path, offset: int) -> str | None:
-    """`file:line` in the kernel's source of an instruction; None outside of it."""
-    shown = execute("addr2line", "-i", "-e", library, hex(offset)).stdout
-    for line in shown.splitlines():  # the innermost inlined function comes first
-        place = Path(line.split(" ")[0]).name
-        if re.search(r"\.(metal|header|body):\d+$", place):
-            return place
-    return None
+    """`file:line` in the kernel's source of an instruction; None outside of it.
+
+    An optimiser's own instructions have no line: then it is that of the nearest before.
+    """
+    addresses = [hex(offset - back) for back in range(_LOOK_BACK)]
+    shown = execute("addr2line", "-i", "-e", library, *addresses).stdout
+    # The innermost inlined function comes first; those of the emulator's headers are passed over.
+    places = (Path(line.split(" ")[0]).name for line in shown.splitlines())
+    return next((place for place in places if _PLACE.search(place)), None)

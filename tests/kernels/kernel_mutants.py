@@ -10,7 +10,7 @@ import mlx.core as mx
 import numpy as np
 import residual_arguments
 
-from mlx_diffusiongemma.kernels import activation, dispatch, heads, residual, routing
+from mlx_diffusiongemma.kernels import activation, certainty, dispatch, heads, residual, routing
 from mlx_diffusiongemma.kernels.dispatch import Kernel, Launch
 
 Mutant = tuple[str, str, int]
@@ -58,6 +58,31 @@ GUARDS: dict[Kernel, list[Mutant]] = {
         ("combined[i] = 0.0f;", "", 1),
         ("k < first + K", "k <= first + K", 1),
     ],
+    certainty.LOGIT_STATISTICS: [
+        ("if (part.sum == 0.0f) return part;", "", 1),
+        ("a.at < b.at", "a.at > b.at", 1),
+        ("a.largest > b.largest ||", "", 1),
+        ("a = moved(a, result.largest);", "", 1),
+        ("b = moved(b, result.largest);", "", 1),
+        ("x > part.largest", "x >= part.largest", 1),
+        ("part = moved(part, x);", "", 1),
+        ("if (x != -INFINITY) {", "{", 1),
+        ("if (lane == 0) {", "{", 1),
+        ("if (lane == 0) {", "{", 2),
+        ("if (group == 0) {", "{", 1),
+        ("bool used = lane < THREADS / 32", "bool used = true", 1),
+        ("part.at == vocabulary ? 0 : part.at", "part.at", 1),
+    ],
+    certainty.ACCEPT: [
+        ("if (metal::isnan(x) || metal::isnan(y)) {", "if (false) {", 1),
+        ("(!metal::isnan(x) || j < i)", "true", 1),
+        ("(x == y && j < i)", "x == y", 1),
+        ("i < length ? entropy[place] : 0.0f", "entropy[place]", 1),
+        ("if (i < length) {", "{", 1),
+        ("if (i == 0) {", "{", 1),
+        ("sum - each", "sum", 1),
+        ("if (i < length) accepted", "accepted", 1),
+    ],
     heads.PREPARE_HEADS: [
         ("slot < uint(H);", "slot <= uint(H);", 1),
         ("!is_query && slot < uint(H + KV)", "!is_query", 1),
@@ -104,6 +129,25 @@ def routing_scores() -> mx.array:
     return mx.array(scores)
 
 
+def logits() -> mx.array:
+    """Rows with ties in one thread and across threads, forbidden tokens, and broken ones."""
+    rows = np.random.default_rng(3).normal(size=(6, 2100)).astype(np.float32)
+    rows[0, [70, 70 + 288, 1500]] = 9  # 288 threads
+    rows[1, 3:2000] = -np.inf
+    rows[2] = -np.inf
+    rows[3, 5] = np.nan
+    rows[4] = np.nan
+    return mx.array(rows)
+
+
+def entropies() -> mx.array:
+    """Two canvases that fill no simdgroup, with ties and NaN; only the first few are accepted."""
+    rows = np.random.default_rng(4).gamma(1.0, size=(2, 70)).astype(np.float32)
+    rows[0, ::3] = 0.5
+    rows[1, [3, 60]] = np.nan
+    return mx.array(rows)
+
+
 def launch_of(kernel: Kernel) -> Launch:
     """A launch in which every mutant must show."""
     scores, scale = routing_scores(), mx.arange(1, 41).astype(mx.float32)
@@ -114,6 +158,8 @@ def launch_of(kernel: Kernel) -> Launch:
         routing.CHOOSE: routing.choose_launch(scores, scale, 4),
         routing.SORT: routing.sort_launch(mx.array(some).astype(mx.uint32), 40),
         activation.GEGLU: activation.geglu_halves_launch(scores),
+        certainty.LOGIT_STATISTICS: certainty.logit_statistics_launch(logits()),
+        certainty.ACCEPT: certainty.accept_launch(entropies(), 3.0),
         heads.PREPARE_HEADS: heads.prepare_heads_launch(
             *head_arguments.arguments(2, 3, 4, 2, 80, mx.float32)
         ),

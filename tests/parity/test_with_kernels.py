@@ -40,5 +40,12 @@ def test_a_whole_generation_matches_transformers():
     path = FIXTURES / "replays" / "early_stop.safetensors"
     about = read_about(path)
     model = load_model(tiny_folder(about["model"]), dtype="float32")
-    with emulated.forced("fast"):
+    launched = set()
+
+    def run(launch: dispatch.Launch):
+        launched.add(launch.kernel.name)
+        return emulated.run(launch, "fast")
+
+    with dispatch.forced(run):
         assert our_replay.differences(model, read_arrays(path), about["settings"]) == []
+    assert {"logit_statistics", "accept_within_bound"} <= launched
