@@ -103,8 +103,10 @@ class GenerationStats:
         load_seconds: time the model took to load, once.
         prefill_seconds, denoising_seconds, commit_seconds: time of reading the prompt, of the
             canvases, and of reading committed canvases into the cache.
+        waiting_seconds: time in which other requests had their turns; in none of the above.
         truncated_by: what cut the answer, None when it came to its own end.
-        peak_memory_bytes: MLX's high-water mark during this generation, weights included.
+        peak_memory_bytes: MLX's high-water mark during this generation, weights included; with
+            that of requests that ran at the same time, since the last of them began.
     """
 
     prompt_tokens: int
@@ -117,6 +119,7 @@ class GenerationStats:
     denoising_seconds: float
     commit_seconds: float
     peak_memory_bytes: int
+    waiting_seconds: float = 0.0
     truncated_by: Limit | None = None
     cached_tokens: int = 0
     reread_tokens: int = 0

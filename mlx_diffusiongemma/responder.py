@@ -32,6 +32,7 @@ from mlx_diffusiongemma.options import GenerationOptions
 from mlx_diffusiongemma.prefix_cache import PrefixCache
 from mlx_diffusiongemma.prompt_cache import Identity, model_fingerprint
 from mlx_diffusiongemma.text import Message, Tokenizer
+from mlx_diffusiongemma.turns import turn
 
 Prompt = str | Sequence[Message]
 
@@ -71,14 +72,16 @@ class Responder:
         max_context: int | None = None,
     ) -> Generator[Event, None, None]:
         """Yield the events of one answer, `Finished` last; see `generate_blocks`."""
-        mx.reset_peak_memory()
         seed = secrets.randbits(32) if options.seed is None else options.seed
         answer = AnswerStream(self.tokenizer, options.stop, prompt_ids=prompt_ids)
         record = _Record()
+        with turn():
+            mx.reset_peak_memory()
+            draws = draws or SeededDraws(seed)
         blocks = generate_blocks(
             self.model,
             prompt_ids,
-            draws=draws or SeededDraws(seed),
+            draws=draws,
             settings=self.generation_config.sampler.with_options(options),
             max_tokens=options.max_tokens,
             eos_token_ids=self.generation_config.eos_token_ids | self.tokenizer.eos_token_ids,
@@ -123,6 +126,7 @@ class Responder:
                 prefill_seconds=record.prefill_seconds,
                 denoising_seconds=record.denoising_seconds,
                 commit_seconds=record.commit_seconds,
+                waiting_seconds=record.waiting_seconds,
                 peak_memory_bytes=mx.get_peak_memory(),
                 truncated_by=limit if last.finish_reason == "length" else None,
             ),
@@ -162,12 +166,16 @@ class _Record:
         self.prefill_seconds = 0.0
         self.denoising_seconds = 0.0
         self.commit_seconds = 0.0
+        self.waiting_seconds = 0.0
 
     def timed(self, events: Iterator[TokenEvent]) -> Iterator[TokenEvent]:
         while True:
-            started = time.perf_counter()
-            event = next(events, None)
-            spent = time.perf_counter() - started
+            asked = time.perf_counter()
+            with turn():
+                started = time.perf_counter()
+                event = next(events, None)
+                spent = time.perf_counter() - started
+            self.waiting_seconds += started - asked
             if event is None:
                 return
             if isinstance(event, PromptProcessed):

@@ -5,7 +5,7 @@ load("demo") --> Runtime.stream(prompt, options) --> events --> Finished(result)
 """
 
 import time
-from collections.abc import Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator
 from pathlib import Path
 
 import mlx.core as mx
@@ -27,6 +27,7 @@ from mlx_diffusiongemma.responder import Prompt, Responder, result_of
 from mlx_diffusiongemma.session import Session
 from mlx_diffusiongemma.session_memory import SessionMemory
 from mlx_diffusiongemma.text import Tokenizer
+from mlx_diffusiongemma.turns import in_background
 from mlx_diffusiongemma.weights import load_weights
 
 _DEFAULTS = GenerationOptions()
@@ -162,6 +163,17 @@ class Runtime:
         """
         prompt_ids = self._responder.encode(prompt, options)
         return self._responder.answer(prompt_ids, options, draws)
+
+    def astream(
+        self, prompt: Prompt, options: GenerationOptions = _DEFAULTS, *, draws: Draws | None = None
+    ) -> AsyncGenerator[Event, None]:
+        """`stream` for asyncio: the event loop is free while a step is computed.
+
+        Requests that run at the same time advance in turn, step by step. Cancelling the task, or
+        closing the iterator, cancels the generation. What `stream` raises is raised at the first
+        event.
+        """
+        return in_background(lambda: self.stream(prompt, options, draws=draws))
 
     def session(
         self, *, max_context: int | None = None, rewind_tokens: int | None = None

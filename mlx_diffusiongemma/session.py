@@ -8,7 +8,7 @@ A turn that is cancelled or fails leaves the history as it was. Every answer is 
 """
 
 import contextlib
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from mlx_diffusiongemma.draws import Draws
@@ -20,6 +20,7 @@ from mlx_diffusiongemma.prompt_cache import load_prompt_cache, save_prompt_cache
 from mlx_diffusiongemma.responder import Prompt, Responder, result_of
 from mlx_diffusiongemma.session_memory import SessionMemory
 from mlx_diffusiongemma.text import Message
+from mlx_diffusiongemma.turns import in_background, turn
 
 _DEFAULTS = GenerationOptions()
 _OTHER = "\u241f"  # stands for another message: hardly any begins with it
@@ -117,9 +118,19 @@ class Session:
         )
         return self._turn(prompt, events)
 
+    def astream(
+        self,
+        message: str | Message | Sequence[Message],
+        options: GenerationOptions = _DEFAULTS,
+        *,
+        draws: Draws | None = None,
+    ) -> AsyncGenerator[Event, None]:
+        """`stream` for asyncio; see `Runtime.astream`."""
+        return in_background(lambda: self.stream(message, options, draws=draws))
+
     def clear(self) -> None:
         """Free the cache. The history stays, and the next turn reads it again."""
-        with self._memory.turn(self._cache):
+        with self._memory.in_use(self._cache):
             self._cache.clear()
 
     def save_cache(self, path: str | Path) -> int:
@@ -128,7 +139,8 @@ class Session:
         Between the events of a turn it holds what was read so far: right after `PromptProcessed`
         that is the prompt, with the places marked that later prompts may return to.
         """
-        return save_prompt_cache(Path(path), self._cache, self._responder.identity)
+        with turn():
+            return save_prompt_cache(Path(path), self._cache, self._responder.identity)
 
     def load_cache(self, path: str | Path) -> int:
         """Take the cache from a file, and return how many tokens it holds.
@@ -136,7 +148,7 @@ class Session:
         The history stays as it is. PromptCacheError when the file is damaged, or was made with
         another model, dtype, tokenizer, chat template or version of its layout.
         """
-        with self._memory.turn(self._cache):
+        with self._memory.in_use(self._cache), turn():
             load_prompt_cache(
                 Path(path), self._cache, self._responder.identity, self._responder.model
             )
@@ -144,7 +156,7 @@ class Session:
 
     def _turn(self, prompt: Prompt, events: Iterator[Event]) -> Generator[Event, None, None]:
         last: Finished | None = None
-        with self._memory.turn(self._cache):
+        with self._memory.in_use(self._cache):
             try:
                 for event in events:
                     if isinstance(event, Finished):

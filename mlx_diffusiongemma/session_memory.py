@@ -18,13 +18,13 @@ class SessionMemory:
 
     def __init__(self, limit_bytes: int):
         self.limit_bytes = limit_bytes
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a generator that is collected meanwhile ends its turn
         # In the order of their last turns; a cache that nobody else holds is gone by itself.
         self._caches: list[weakref.ref[PrefixCache]] = []
         self._answering: set[int] = set()
 
     @contextlib.contextmanager
-    def turn(self, cache: PrefixCache) -> Iterator[None]:
+    def in_use(self, cache: PrefixCache) -> Iterator[None]:
         """Hold a cache for one turn; GenerationError when another turn holds it."""
         with self._lock:
             if id(cache) in self._answering:

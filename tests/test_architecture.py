@@ -23,9 +23,10 @@ FOLDERS = {PACKAGE: PACKAGE, "convert": f"{PACKAGE}.convert", "metal": f"{PACKAG
 LAYERS = [
     "version", "backend", "errors", "fields", "options", "quantization", "config", "recipes",
     "events", "kernels", "model", "sampling", "constraints", "draws", "denoising",
-    "autoregressive", "prefix_cache", "generation", "text", "answer", "prompt_cache", "responder",
-    "session_memory", "session", "checkpoint", "summary", "device", "weights",
-    "hub_cache", "hub", "hub_remote", "runtime", "convert", "bench", "cli", "__init__", "__main__",
+    "autoregressive", "prefix_cache", "generation", "text", "answer", "prompt_cache", "turns",
+    "responder", "session_memory", "session", "checkpoint", "summary", "device", "weights",
+    "hub_cache", "hub", "hub_remote", "runtime", "convert", "bench", "cli", "__init__",
+    "__main__",
 ]
 # fmt: on
 
