@@ -31,14 +31,19 @@ def route(scores: mx.array, per_expert_scale: mx.array, top_k: int) -> Routing:
     scores are equal, in plain MLX when their probabilities are, which differ where a probability is
     rounded: the weights are then the same, the order may not be.
     """
-    if dispatch.uses_kernels(_OPERATION, scores, per_expert_scale, top_k):
-        return _route_with_kernels(scores, per_expert_scale, top_k)
+    if scores.shape[0] <= ONE_LAUNCH_TOKENS:
+        if dispatch.uses_kernels(_ONE_LAUNCH, scores, per_expert_scale, top_k):
+            return _in_one_launch(scores, per_expert_scale, top_k)
+    elif dispatch.uses_kernels(_TWO_LAUNCHES, scores, per_expert_scale, top_k):
+        return _in_two_launches(scores, per_expert_scale, top_k)
     return reference.route(scores, per_expert_scale, top_k)
 
 
-def _route_with_kernels(scores: mx.array, per_expert_scale: mx.array, top_k: int) -> Routing:
-    if scores.shape[0] <= ONE_LAUNCH_TOKENS:
-        return Routing(*dispatch.run(route_launch(scores, per_expert_scale, top_k)))
+def _in_one_launch(scores: mx.array, per_expert_scale: mx.array, top_k: int) -> Routing:
+    return Routing(*dispatch.run(route_launch(scores, per_expert_scale, top_k)))
+
+
+def _in_two_launches(scores: mx.array, per_expert_scale: mx.array, top_k: int) -> Routing:
     experts, weights = dispatch.run(choose_launch(scores, per_expert_scale, top_k))
     return Routing(experts, weights, *dispatch.run(sort_launch(experts, scores.shape[1])))
 
@@ -102,4 +107,6 @@ def _trial(scores: mx.array, per_expert_scale: mx.array, top_k: int) -> tuple[ob
     return drawn, mx.ones_like(per_expert_scale), top_k
 
 
-_OPERATION = Operation("route", _route_with_kernels, reference.route, _trial)
+# Two operations, because each has kernels of its own to be tried.
+_ONE_LAUNCH = Operation("route", _in_one_launch, reference.route, _trial)
+_TWO_LAUNCHES = Operation("route of a long prompt", _in_two_launches, reference.route, _trial)

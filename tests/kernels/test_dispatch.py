@@ -68,6 +68,17 @@ def test_an_operation_is_tried_once_for_each_kind_of_arguments(scores, launches)
     assert launches == ["route"] * 7
 
 
+def test_kernels_of_long_prompts_are_tried_by_themselves(scores, monkeypatch, launches):
+    tried = []
+    monkeypatch.setattr(
+        dispatch, "passes_trial", lambda operation, *arguments: tried.append(operation.name)
+    )
+    _, scale, top_k = scores
+    for tokens in (routing.ONE_LAUNCH_TOKENS, routing.ONE_LAUNCH_TOKENS + 1, 1):
+        kernels.route(mx.zeros((tokens, 8)), scale, top_k)
+    assert tried == ["route", "route of a long prompt"]
+
+
 def test_switched_off_the_twin_runs_untried(scores, launches, monkeypatch):
     monkeypatch.setenv(dispatch.SWITCH, "0")
     kernels.route(*scores)
@@ -107,7 +118,8 @@ def test_a_kernel_that_fails_its_trial_is_banned_with_one_warning(
 @pytest.mark.kernels
 def test_the_real_kernel_passes_its_trial(scores, monkeypatch):
     monkeypatch.setattr(dispatch, "_launcher", emulated.run)
-    assert dispatch.passes_trial(routing._OPERATION, *scores)
+    assert dispatch.passes_trial(routing._ONE_LAUNCH, *scores)
+    assert dispatch.passes_trial(routing._TWO_LAUNCHES, *scores)
 
 
 # Sources --------------------------------------------------------------------------------------
