@@ -42,9 +42,10 @@ if TYPE_CHECKING:
         GenerationResult,
         GenerationStats,
         PromptProcessed,
+        TokenWritten,
     )
     from mlx_diffusiongemma.model import DiffusionGemma, KVCache
-    from mlx_diffusiongemma.options import GenerationOptions, SamplerSettings
+    from mlx_diffusiongemma.options import GenerationOptions, SamplerSettings, TokenSettings
     from mlx_diffusiongemma.runtime import Runtime, load, load_model
     from mlx_diffusiongemma.session import Session
 
@@ -72,9 +73,10 @@ _HOME = {
         "GenerationResult",
         "GenerationStats",
         "PromptProcessed",
+        "TokenWritten",
     ),
     "model": ("DiffusionGemma", "KVCache"),
-    "options": ("GenerationOptions", "SamplerSettings"),
+    "options": ("GenerationOptions", "SamplerSettings", "TokenSettings"),
     "runtime": ("Runtime", "load", "load_model"),
     "session": ("Session",),
 }
@@ -109,6 +111,8 @@ __all__ = [
     "SamplerSettings",
     "SeededDraws",
     "Session",
+    "TokenSettings",
+    "TokenWritten",
     "__version__",
     "load",
     "load_model",

@@ -3,6 +3,7 @@
     PromptProcessed --> DenoisingStep * --> BlockCommitted --> Finished
                         ^                                 |
                         +--------- BlockEncoded <---------+ when another canvas follows
+    PromptProcessed --> TokenWritten * --> Finished              (from left to right)
 
 The loops only yield these records; whoever consumes them prints, draws, decodes and keeps time.
 """
@@ -90,6 +91,24 @@ class BlockEncoded:
     canvas_index: int
 
 
+@dataclass(frozen=True, eq=False)
+class TokenWritten:
+    """One more token of an answer that is written from left to right.
+
+    Attributes:
+        index: which token of the answer, from 0.
+        token_ids: the token; empty when it is the end token.
+        finish_reason: why the answer ends here; None when another token follows.
+        text, thought: see `BlockCommitted`.
+    """
+
+    index: int
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason | None
+    text: str = ""
+    thought: str = ""
+
+
 @dataclass(frozen=True, kw_only=True)
 class GenerationStats:
     """What a generation cost.
@@ -97,12 +116,14 @@ class GenerationStats:
     Attributes:
         prompt_tokens, generated_tokens: counts; the end token is not counted.
         cached_tokens, reread_tokens: see `PromptProcessed`; 0 without a session.
-        denoising_steps: decoder passes, one number per canvas.
+        mode: how the answer was written: "diffusion", or "ar" from left to right.
+        denoising_steps: decoder passes, one number per canvas; empty in mode "ar".
         converged: one flag per canvas; False where the steps ran out first.
         seed: what repeats this generation.
         load_seconds: time the model took to load, once.
         prefill_seconds, denoising_seconds, commit_seconds: time of reading the prompt, of the
-            canvases, and of reading committed canvases into the cache.
+            canvases (or of all tokens in mode "ar"), and of reading committed canvases into the
+            cache.
         waiting_seconds: time in which other requests had their turns; in none of the above.
         truncated_by: what cut the answer, None when it came to its own end.
         peak_memory_bytes: MLX's high-water mark during this generation, weights included; with
@@ -123,6 +144,7 @@ class GenerationStats:
     truncated_by: Limit | None = None
     cached_tokens: int = 0
     reread_tokens: int = 0
+    mode: Literal["diffusion", "ar"] = "diffusion"
 
     @property
     def canvases(self) -> int:
@@ -131,7 +153,9 @@ class GenerationStats:
 
     @property
     def tokens_per_step(self) -> float:
-        """Generated tokens per decoder pass."""
+        """Generated tokens per decoder pass, or per pass of any kind in mode "ar"."""
+        if self.mode == "ar":
+            return 1.0
         return self.generated_tokens / max(sum(self.denoising_steps), 1)
 
     @property
@@ -200,5 +224,5 @@ class Finished:
     result: GenerationResult
 
 
-TokenEvent = PromptProcessed | DenoisingStep | BlockCommitted | BlockEncoded
+TokenEvent = PromptProcessed | DenoisingStep | BlockCommitted | BlockEncoded | TokenWritten
 Event = TokenEvent | Finished

@@ -46,9 +46,8 @@ def generate_blocks(
     that later ones may return to.
     """
     length, vocab_size = model.config.canvas_length, model.config.vocab_size
-    context = model.config.max_position_embeddings
-    context = context if max_context is None else min(context, max_context)
-    _check_prompt(prompt, context - length, vocab_size)
+    context = context_of(model, max_context)
+    check_prompt(prompt, context, length, vocab_size)
     cache = PrefixCache(model) if cache is None else cache
     shared = cache.go_to(prompt, marks)
     cached = len(cache.tokens)
@@ -102,14 +101,22 @@ def cut_block(
     return block, None
 
 
-def _check_prompt(prompt: Sequence[int], room: int, vocab_size: int) -> None:
+def context_of(model: DiffusionGemma, max_context: int | None) -> int:
+    """The most tokens of prompt and answer: the model's limit, or `max_context` if that is less."""
+    own = model.config.max_position_embeddings
+    return own if max_context is None else min(own, max_context)
+
+
+def check_prompt(prompt: Sequence[int], context: int, needed: int, vocab_size: int) -> None:
+    """Raise PromptError unless the prompt can be read and leaves `needed` tokens of the context."""
+    room = context - needed
     if not prompt:
         raise PromptError("the prompt holds no tokens", hint="write something to answer")
     if room < 1:
         raise PromptError(
-            "the context has no room for a prompt and a canvas",
+            "the context has no room for a prompt and its answer",
             hint="`max_position_embeddings` in config.json and `max_context` must be above "
-            "`canvas_length`",
+            f"{needed}",
         )
     if len(prompt) > room:
         raise PromptError(

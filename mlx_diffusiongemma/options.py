@@ -1,44 +1,51 @@
 """Settings of one generation: what the caller asks, what the checkpoint says, the defaults.
 
 `GenerationOptions` is what a caller writes; None means "as the checkpoint says".
-`SamplerSettings` is complete and holds the only copy of the reference's defaults.
-Both are frozen and validated when they are made; nothing checks them again.
+`SamplerSettings` is complete and holds the only copy of the reference's defaults; `TokenSettings`
+does so for mode "ar". All are frozen and validated when they are made; nothing checks them again.
 """
 
 import math
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, Literal, get_args
 
 from mlx_diffusiongemma.errors import ConfigError
 
 DEFAULT_MAX_TOKENS = 2048
 _SAMPLER = "EntropyBoundSamplerConfig"
+Mode = Literal["diffusion", "ar"]
 
 
 @dataclass(frozen=True)
 class _Range:
-    """The values one setting may have; bounds are inclusive unless `exclusive`."""
+    """The values one setting may have; `low` is one of them unless `exclusive`, `high` if `closed`.
+
+    An open `high` is written out, a closed one is part of a sentence.
+    """
 
     low: float
     integer: bool = False
     exclusive: bool = False
     high: float = math.inf
+    closed: bool = False
 
     def check(self, name: str, value: object) -> None:
         kind = int if self.integer else (int, float)
         if not isinstance(value, bool) and isinstance(value, kind):
             above = value > self.low if self.exclusive else value >= self.low
             is_finite = self.integer or value <= sys.float_info.max  # an int may be too large
-            if above and is_finite and value < self.high:
+            if above and is_finite and (value < self.high or self.closed and value == self.high):
                 return
         raise ConfigError(f"{name} is {value!r}", hint=f"{name} must be {self}")
 
     def __str__(self) -> str:
         noun = "an integer" if self.integer else "a finite number"
         start = f"above {self.low:g}" if self.exclusive else f"of {self.low:g} or more"
-        return f"{noun} {start}" + (f" and below {self.high}" if self.high < math.inf else "")
+        if self.high == math.inf:
+            return f"{noun} {start}"
+        return f"{noun} {start} and {'at most' if self.closed else 'below'} {self.high}"
 
 
 _RANGES = {
@@ -50,16 +57,23 @@ _RANGES = {
     "confidence_threshold": _Range(0, exclusive=True),
     "max_tokens": _Range(1, integer=True),
     "seed": _Range(0, integer=True, high=2**64),
+    "temperature": _Range(0),
+    "top_p": _Range(0, exclusive=True, high=1, closed=True),
+    "top_k": _Range(0, integer=True),
+    "min_p": _Range(0, high=1, closed=True),
 }
 
 
-def _check_ranges(settings: "SamplerSettings | GenerationOptions") -> None:
+def _check_ranges(settings: "SamplerSettings | TokenSettings | GenerationOptions") -> None:
     for setting in fields(settings):
         value = vars(settings)[setting.name]
         is_unset = value is None and setting.default is None
         if setting.name in _RANGES and not is_unset:
             _RANGES[setting.name].check(setting.name, value)
-    t_min, t_max = vars(settings)["t_min"], vars(settings)["t_max"]
+
+
+def _check_temperatures(settings: "SamplerSettings | GenerationOptions") -> None:
+    t_min, t_max = settings.t_min, settings.t_max
     if t_min is not None and t_max is not None and t_min >= t_max:
         raise ConfigError(
             f"t_min is {t_min!r} and t_max is {t_max!r}", hint="t_min must be below t_max"
@@ -92,6 +106,7 @@ class SamplerSettings:
 
     def __post_init__(self) -> None:
         _check_ranges(self)
+        _check_temperatures(self)
 
     @classmethod
     def from_generation_config(cls, values: Mapping[str, Any]) -> "SamplerSettings":
@@ -113,8 +128,38 @@ class SamplerSettings:
 
     def with_options(self, options: "GenerationOptions") -> "SamplerSettings":
         """These settings, with whatever the caller asked for in their place."""
-        asked = {field.name: vars(options)[field.name] for field in fields(self)}
-        return replace(self, **{name: value for name, value in asked.items() if value is not None})
+        return replace(self, **_asked(options, SamplerSettings))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenSettings:
+    """How mode "ar" chooses a token, complete. The filters are mlx-lm's.
+
+    Attributes:
+        temperature: 0 takes the most probable token; 1 draws as the model says.
+        top_p: keep the most probable tokens that together have this probability; 1 keeps all.
+        top_k: keep this many of the most probable tokens; 0 keeps all.
+        min_p: keep tokens with at least this share of the best one's probability; 0 keeps all.
+    """
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_ranges(self)
+
+    @classmethod
+    def from_options(cls, options: "GenerationOptions") -> "TokenSettings":
+        """The defaults, with whatever the caller asked for in their place."""
+        return cls(**_asked(options, cls))
+
+
+def _asked(options: "GenerationOptions", of: type) -> dict[str, Any]:
+    """What the caller asked of the settings in the dataclass `of`."""
+    values = {field.name: vars(options)[field.name] for field in fields(of)}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,6 +168,9 @@ class GenerationOptions:
 
     Attributes:
         max_tokens: most tokens to write, exactly; the answer may end earlier.
+        mode: "diffusion" writes canvas after canvas; "ar" token after token, from the same
+            weights. Settings that only the other one reads are refused.
+        temperature, top_p, top_k, min_p: see `TokenSettings`; for mode "ar".
         max_denoising_steps, entropy_bound, t_min, t_max, stability_threshold,
             confidence_threshold: see `SamplerSettings`.
         seed: same seed, same text on the same machine and versions; None draws one, which
@@ -135,6 +183,11 @@ class GenerationOptions:
     """
 
     max_tokens: int = DEFAULT_MAX_TOKENS
+    mode: Mode = "diffusion"
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
     max_denoising_steps: int | None = None
     entropy_bound: float | None = None
     t_min: float | None = None
@@ -148,6 +201,8 @@ class GenerationOptions:
 
     def __post_init__(self) -> None:
         _check_ranges(self)
+        _check_temperatures(self)
+        self._check_mode()
         is_one = isinstance(self.stop, str) or not isinstance(self.stop, Iterable)
         stop = (self.stop,) if is_one else tuple(self.stop)
         if not all(isinstance(text, str) and text for text in stop):
@@ -161,4 +216,15 @@ class GenerationOptions:
             raise ConfigError(
                 f"chat_template is {self.chat_template!r}",
                 hint="chat_template must be True or False",
+            )
+
+    def _check_mode(self) -> None:
+        if self.mode not in get_args(Mode):
+            known = " or ".join(map(repr, get_args(Mode)))
+            raise ConfigError(f"mode is {self.mode!r}", hint=f"mode must be {known}")
+        unread = _asked(self, SamplerSettings if self.mode == "ar" else TokenSettings)
+        for name, value in unread.items():
+            raise ConfigError(
+                f"{name} is {value!r} and mode is {self.mode!r}",
+                hint=f"only mode {'diffusion' if self.mode == 'ar' else 'ar'!r} reads {name}",
             )

@@ -71,6 +71,36 @@ class PrefixCache:
         self.tokens += tokens
         self.nbytes = self.kv.nbytes
 
+    def read_ahead(self, token: mx.array) -> mx.array:
+        """Begin to read a token, int32 [1, 1], that may still be in computation.
+
+        Returns float32 [1, 1, V], the logits after it, in computation too. `confirm` must follow,
+        or `settle`, which forgets the token again.
+        """
+        try:
+            logits = self._model.next_logits(token, self.kv)
+            mx.async_eval(logits, self.kv.arrays)
+        except Exception:  # arrays that failed to compute are of no use to anyone
+            self.clear()
+            raise
+        return logits
+
+    def confirm(self, token: mx.array) -> int:
+        """Wait for the token that was read ahead and note which one it is."""
+        try:
+            value: int = token.item()  # type: ignore[assignment]
+        except Exception:
+            self.clear()
+            raise
+        self.tokens.append(value)
+        self.nbytes = self.kv.nbytes
+        return value
+
+    def settle(self) -> None:
+        """Forget what was read ahead and not confirmed."""
+        del self.tokens[self.kv.rewind(len(self.tokens)) :]
+        mx.eval(self.kv.arrays)  # what is left lazy belongs to this thread
+
 
 def common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
     """How many tokens two sequences begin with in common."""

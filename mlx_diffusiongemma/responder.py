@@ -12,6 +12,7 @@ from functools import cached_property
 import mlx.core as mx
 
 from mlx_diffusiongemma.answer import AnswerStream
+from mlx_diffusiongemma.autoregressive import generate_tokens
 from mlx_diffusiongemma.config import GenerationConfig
 from mlx_diffusiongemma.draws import Draws, SeededDraws
 from mlx_diffusiongemma.errors import ConfigError
@@ -25,16 +26,18 @@ from mlx_diffusiongemma.events import (
     Limit,
     PromptProcessed,
     TokenEvent,
+    TokenWritten,
 )
 from mlx_diffusiongemma.generation import generate_blocks
 from mlx_diffusiongemma.model import DiffusionGemma
-from mlx_diffusiongemma.options import GenerationOptions
+from mlx_diffusiongemma.options import GenerationOptions, TokenSettings
 from mlx_diffusiongemma.prefix_cache import PrefixCache
 from mlx_diffusiongemma.prompt_cache import Identity, model_fingerprint
 from mlx_diffusiongemma.text import Message, Tokenizer
 from mlx_diffusiongemma.turns import turn
 
 Prompt = str | Sequence[Message]
+_Written = BlockCommitted | TokenWritten
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,36 +81,62 @@ class Responder:
         with turn():
             mx.reset_peak_memory()
             draws = draws or SeededDraws(seed)
-        blocks = generate_blocks(
+        tokens = self._tokens(prompt_ids, options, draws, cache, marks, max_context)
+        try:
+            for event in record.timed(tokens):
+                if isinstance(event, _Written):
+                    event = _with_text(event, answer)
+                    record.written.append(event)
+                yield event
+                if isinstance(event, _Written) and event.finish_reason is not None:
+                    break
+        finally:
+            tokens.close()
+        yield Finished(self._result(answer, record, seed, options))
+
+    def _tokens(
+        self,
+        prompt_ids: Sequence[int],
+        options: GenerationOptions,
+        draws: Draws,
+        cache: PrefixCache | None,
+        marks: Iterable[int],
+        max_context: int | None,
+    ) -> Generator[TokenEvent, None, None]:
+        """The events of one answer in token ids, by the mode that is asked for."""
+        ends = self.generation_config.eos_token_ids | self.tokenizer.eos_token_ids
+        if options.mode == "ar":
+            return generate_tokens(
+                self.model,
+                prompt_ids,
+                draws=draws,
+                settings=TokenSettings.from_options(options),
+                max_tokens=options.max_tokens,
+                eos_token_ids=ends,
+                cache=cache,
+                marks=marks,
+                max_context=max_context,
+            )
+        return generate_blocks(
             self.model,
             prompt_ids,
             draws=draws,
             settings=self.generation_config.sampler.with_options(options),
             max_tokens=options.max_tokens,
-            eos_token_ids=self.generation_config.eos_token_ids | self.tokenizer.eos_token_ids,
+            eos_token_ids=ends,
             cache=cache,
             marks=marks,
             max_context=max_context,
         )
-        try:
-            for event in record.timed(blocks):
-                if isinstance(event, BlockCommitted):
-                    event = _with_text(event, answer)
-                    record.blocks.append(event)
-                yield event
-                if isinstance(event, BlockCommitted) and event.finish_reason is not None:
-                    break
-        finally:
-            blocks.close()
-        yield Finished(self._result(answer, record, seed, options.max_tokens))
 
     def _result(
-        self, answer: AnswerStream, record: "_Record", seed: int, max_tokens: int
+        self, answer: AnswerStream, record: "_Record", seed: int, options: GenerationOptions
     ) -> GenerationResult:
-        last = record.blocks[-1]
+        last = record.written[-1]
         assert last.finish_reason is not None and record.prompt is not None
-        token_ids = tuple(token for block in record.blocks for token in block.token_ids)
-        limit: Limit = "max_tokens" if len(token_ids) >= max_tokens else "context"
+        token_ids = tuple(token for event in record.written for token in event.token_ids)
+        limit: Limit = "max_tokens" if len(token_ids) >= options.max_tokens else "context"
+        blocks = [event for event in record.written if isinstance(event, BlockCommitted)]
         return GenerationResult(
             text=answer.text,
             thought=answer.thought,
@@ -119,8 +148,9 @@ class Responder:
                 cached_tokens=record.prompt.cached_tokens,
                 reread_tokens=record.prompt.reread_tokens,
                 generated_tokens=len(token_ids),
-                denoising_steps=tuple(block.denoising_steps for block in record.blocks),
-                converged=tuple(block.converged for block in record.blocks),
+                mode=options.mode,
+                denoising_steps=tuple(block.denoising_steps for block in blocks),
+                converged=tuple(block.converged for block in blocks),
                 seed=seed,
                 load_seconds=self.load_seconds,
                 prefill_seconds=record.prefill_seconds,
@@ -141,11 +171,11 @@ def result_of(events: Iterator[Event]) -> GenerationResult:
     raise AssertionError("a stream ends with Finished")
 
 
-def _with_text(block: BlockCommitted, answer: AnswerStream) -> BlockCommitted:
-    """The block with the text it makes certain; cut short where a stop string ends the answer."""
+def _with_text(event: _Written, answer: AnswerStream) -> _Written:
+    """The event with the text it makes certain; cut short where a stop string ends the answer."""
     before = answer.token_count
-    delta = answer.add(block.token_ids)
-    text, thought, reason = delta.text, delta.thought, block.finish_reason
+    delta = answer.add(event.token_ids)
+    text, thought, reason = delta.text, delta.thought, event.finish_reason
     if delta.stopped:
         reason = "stop"
     if reason is not None:
@@ -153,8 +183,8 @@ def _with_text(block: BlockCommitted, answer: AnswerStream) -> BlockCommitted:
         text, thought = text + rest.text, thought + rest.thought
         if rest.stopped:
             reason = "stop"
-    kept = block.token_ids[: answer.token_count - before]
-    return replace(block, token_ids=kept, finish_reason=reason, text=text, thought=thought)
+    kept = event.token_ids[: answer.token_count - before]
+    return replace(event, token_ids=kept, finish_reason=reason, text=text, thought=thought)
 
 
 class _Record:
@@ -162,7 +192,7 @@ class _Record:
 
     def __init__(self) -> None:
         self.prompt: PromptProcessed | None = None
-        self.blocks: list[BlockCommitted] = []
+        self.written: list[_Written] = []
         self.prefill_seconds = 0.0
         self.denoising_seconds = 0.0
         self.commit_seconds = 0.0

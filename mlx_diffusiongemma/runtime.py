@@ -154,7 +154,8 @@ class Runtime:
 
         Yields:
             `PromptProcessed`, then for every canvas `DenoisingStep` events and a `BlockCommitted`
-            (with a `BlockEncoded` if another follows), at last `Finished` with the result.
+            (with a `BlockEncoded` if another follows), or in mode "ar" a `TokenWritten` for every
+            token, at last `Finished` with the result.
             Closing the iterator cancels the generation and leaves nothing behind.
 
         Raises:

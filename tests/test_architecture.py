@@ -23,7 +23,7 @@ FOLDERS = {PACKAGE: PACKAGE, "convert": f"{PACKAGE}.convert", "metal": f"{PACKAG
 LAYERS = [
     "version", "backend", "errors", "fields", "options", "quantization", "config", "recipes",
     "events", "kernels", "model", "sampling", "constraints", "draws", "denoising",
-    "autoregressive", "prefix_cache", "generation", "text", "answer", "prompt_cache", "turns",
+    "prefix_cache", "generation", "autoregressive", "text", "answer", "prompt_cache", "turns",
     "responder", "session_memory", "session", "checkpoint", "summary", "device", "weights",
     "hub_cache", "hub", "hub_remote", "runtime", "convert", "bench", "cli", "__init__",
     "__main__",
@@ -36,6 +36,7 @@ CONFINED = {
     "mlx_lm": (
         "mlx_diffusiongemma/text.py",
         "mlx_diffusiongemma/answer.py",
+        "mlx_diffusiongemma/autoregressive.py",
         "mlx_diffusiongemma/model/layers.py",
     ),
     "rich": ("mlx_diffusiongemma/cli/",),
@@ -48,7 +49,9 @@ CONFINED = {
 MAX_FILE_LINES = 300
 MAX_FUNCTION_LINES = 60
 # Longer on purpose, each with its own limit: "path" or "path::function" -> lines.
-ALLOWANCES: dict[str, int] = {}
+ALLOWANCES: dict[str, int] = {
+    "mlx_diffusiongemma/cli/generate.py::generate_command": 80,  # a parameter for every flag
+}
 
 SKIPPED_FOLDERS = {"build", "dist", "__pycache__"}
 DOTTED_FOLDERS = {".ci", ".github"}

@@ -92,7 +92,9 @@ def test_keys_of_other_samplers_do_not_stop_a_checkpoint_from_loading(demo_copy)
 
 
 def test_options_that_nothing_reads_are_refused():
-    with pytest.raises(TypeError, match="temperature"):
+    with pytest.raises(TypeError, match="repetition_penalty"):
+        GenerationOptions(repetition_penalty=1.1)
+    with pytest.raises(ConfigError, match="temperature is 0.7 and mode is 'diffusion'"):
         GenerationOptions(temperature=0.7)
 
 

@@ -142,7 +142,7 @@ def test_a_prompt_that_leaves_no_room_for_a_canvas_is_refused_before_any_work():
 
 
 def test_a_context_without_room_for_any_prompt_says_so():
-    with pytest.raises(PromptError, match="no room for a prompt and a canvas"):
+    with pytest.raises(PromptError, match="no room for a prompt and its answer"):
         next(run([FULL], prompt=[5], context=L)[1])
 
 

@@ -21,7 +21,7 @@ import transformers
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tools.reference import cases, margins, mutants, passes, replay, tiny  # noqa: E402
+from tools.reference import cases, left_to_right, margins, mutants, passes, replay, tiny  # noqa: E402
 from tools.reference.manifest import FIXTURES, sha256, write_arrays, write_section  # noqa: E402
 from tools.reference.settings import Settings  # noqa: E402
 
@@ -124,6 +124,36 @@ def demo() -> None:
     write_section("demo", VERSIONS, facts)
 
 
+def answers_left_to_right() -> None:
+    """Record the encoder writing: answers of the demo, logits of tiny models past the window."""
+    demo_model, exact_demo = passes.load(DEMO), passes.load(DEMO, torch.float64)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(DEMO)
+    source = {name: sha256(DEMO / name) for name in ("model.safetensors", "config.json")}
+    ends = _demo_settings().eos_token_id
+    facts: dict[str, object] = {}
+    for name, text in cases.DEMO_PROMPTS.items():
+        messages = [{"role": "user", "content": text}]
+        ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True)["input_ids"]
+        recorded, margin = left_to_right.record_safely(
+            demo_model, exact_demo, np.array([ids], np.int32), length=128, eos_token_id=ends
+        )
+        answer = tokenizer.decode(recorded["tokens"], skip_special_tokens=True)
+        about = {"source": source, "text": text, "answer": answer}
+        write_arrays(FIXTURES / "left_to_right" / f"demo_{name}.safetensors", recorded, about)
+        facts[f"demo_{name}"] = {"margins": margin, "answer": answer}
+        print(f"{name}: {answer!r}")
+    for name, seed in cases.LEFT_TO_RIGHT.items():
+        model = passes.load(FIXTURES / "checkpoints" / name)
+        ids = passes.draw_inputs(model, 3 + 28, seed=seed)["prompt"]
+        prompt, given = ids[:, :3], ids[0, 3:]
+        _, logits = left_to_right.write(model, prompt, length=len(given), given=given)
+        recorded = {"prompt": prompt, "tokens": given, "logits": logits}
+        path = FIXTURES / "left_to_right" / f"{name}.safetensors"
+        write_arrays(path, recorded, {"model": name})
+        facts[name] = {"seed": seed}
+    write_section("left_to_right", VERSIONS, facts)
+
+
 def _demo_settings() -> Settings:
     values = json.loads((DEMO / "generation_config.json").read_text())
     names = ("max_new_tokens", "max_denoising_steps", "t_min", "t_max")
@@ -139,6 +169,7 @@ SECTIONS = {
     "passes": pass_recordings,
     "replays": replays,
     "demo": demo,
+    "left_to_right": answers_left_to_right,
 }
 
 

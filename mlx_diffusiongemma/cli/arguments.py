@@ -19,6 +19,7 @@ from mlx_diffusiongemma.options import DEFAULT_MAX_TOKENS, GenerationOptions, Sa
 
 _sampler = SamplerSettings()
 _SHOWN = 60  # characters of bad input in an error
+_SHORT_FLAGS = {"max_denoising_steps": "--steps"}
 _FIELDS = tuple(field.name for field in fields(GenerationOptions))
 
 
@@ -36,16 +37,19 @@ def _number(text: str) -> float:
         raise typer.BadParameter(f"{text!r} is not a number") from None
 
 
-def _option(flag: str, help_text: str, default: str, **kind: Any) -> Any:
+def option(flag: str, help_text: str, default: str, **kind: Any) -> Any:
+    """An option that is None when it is not given; its help says what that means."""
     return typer.Option(flag, help=f"{help_text} [{default}]", show_default=False, **kind)
 
 
-def _integer_option(flag: str, help_text: str, default: str) -> Any:
-    return _option(flag, help_text, default, parser=_integer, metavar="N")
+def integer_option(flag: str, help_text: str, default: str) -> Any:
+    """An option that takes a whole number."""
+    return option(flag, help_text, default, parser=_integer, metavar="N")
 
 
-def _number_option(flag: str, help_text: str, default: float) -> Any:
-    return _option(flag, help_text, _checkpoint_or(default), parser=_number, metavar="X")
+def number_option(flag: str, help_text: str, default: str) -> Any:
+    """An option that takes a number."""
+    return option(flag, help_text, default, parser=_number, metavar="X")
 
 
 def _checkpoint_or(value: float) -> str:
@@ -71,11 +75,11 @@ Model = Annotated[
 ]
 Revision = Annotated[
     str | None,
-    _option("--revision", "Branch, tag or commit of a Hub model.", "main", metavar="REVISION"),
+    option("--revision", "Branch, tag or commit of a Hub model.", "main", metavar="REVISION"),
 ]
 Dtype = Annotated[
     str | None,
-    _option(
+    option(
         "--dtype",
         "Compute in float32, float16 or bfloat16.",
         "what suits the device",
@@ -90,7 +94,7 @@ System = Annotated[
 ]
 Thinking = Annotated[
     bool | None,
-    _option(
+    option(
         "--thinking/--no-thinking",
         "Let the model think first, where its chat template can ask for it.",
         "the template's default",
@@ -98,7 +102,7 @@ Thinking = Annotated[
 ]
 ChatTemplate = Annotated[
     bool | None,
-    _option(
+    option(
         "--chat-template/--no-chat-template",
         "Put PROMPT into the checkpoint's chat template, or send it as it is.",
         "put it in",
@@ -107,11 +111,11 @@ ChatTemplate = Annotated[
 
 MaxTokens = Annotated[
     int | None,
-    _integer_option("--max-tokens", "Most tokens to write.", str(DEFAULT_MAX_TOKENS)),
+    integer_option("--max-tokens", "Most tokens to write.", str(DEFAULT_MAX_TOKENS)),
 ]
 Seed = Annotated[
     int | None,
-    _integer_option("--seed", "Same seed, same text.", "a new one each time"),
+    integer_option("--seed", "Same seed, same text.", "a new one each time"),
 ]
 Stop = Annotated[
     list[str] | None,
@@ -124,7 +128,7 @@ Stop = Annotated[
 ]
 Steps = Annotated[
     int | None,
-    _integer_option(
+    integer_option(
         "--steps",
         "Most denoising steps for one canvas.",
         _checkpoint_or(_sampler.max_denoising_steps),
@@ -132,23 +136,25 @@ Steps = Annotated[
 ]
 EntropyBound = Annotated[
     float | None,
-    _number_option(
+    number_option(
         "--entropy-bound",
         "Joint entropy in nats up to which a step accepts tokens.",
-        _sampler.entropy_bound,
+        _checkpoint_or(_sampler.entropy_bound),
     ),
 ]
 TMin = Annotated[
     float | None,
-    _number_option("--t-min", "Temperature that the steps run towards.", _sampler.t_min),
+    number_option(
+        "--t-min", "Temperature that the steps run towards.", _checkpoint_or(_sampler.t_min)
+    ),
 ]
 TMax = Annotated[
     float | None,
-    _number_option("--t-max", "Temperature of the first step.", _sampler.t_max),
+    number_option("--t-max", "Temperature of the first step.", _checkpoint_or(_sampler.t_max)),
 ]
 StabilityThreshold = Annotated[
     int | None,
-    _integer_option(
+    integer_option(
         "--stability-threshold",
         "A canvas may stop early once this many steps before agree with it.",
         _checkpoint_or(_sampler.stability_threshold),
@@ -156,10 +162,10 @@ StabilityThreshold = Annotated[
 ]
 ConfidenceThreshold = Annotated[
     float | None,
-    _number_option(
+    number_option(
         "--confidence-threshold",
         "A canvas may stop early below this mean entropy in nats.",
-        _sampler.confidence_threshold,
+        _checkpoint_or(_sampler.confidence_threshold),
     ),
 ]
 
@@ -217,7 +223,7 @@ def _with_flags(message: str) -> str:
 
 
 def _flag(field: str) -> str:
-    return "--steps" if field == "max_denoising_steps" else "--" + field.replace("_", "-")
+    return _SHORT_FLAGS.get(field, "--" + field.replace("_", "-"))
 
 
 def check_text(what: str, text: str) -> None:

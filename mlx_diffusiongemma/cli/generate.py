@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from mlx_diffusiongemma.cli import arguments
+from mlx_diffusiongemma.cli import arguments, dial_arguments
 from mlx_diffusiongemma.cli.console import print_json
 from mlx_diffusiongemma.cli.loading import open_runtime
 from mlx_diffusiongemma.errors import ConfigError, PromptError
@@ -33,6 +33,11 @@ def generate_command(
     t_max: arguments.TMax = None,
     stability_threshold: arguments.StabilityThreshold = None,
     confidence_threshold: arguments.ConfidenceThreshold = None,
+    mode: dial_arguments.WriteMode = None,
+    temperature: dial_arguments.Temperature = None,
+    top_p: dial_arguments.TopP = None,
+    top_k: dial_arguments.TopK = None,
+    min_p: dial_arguments.MinP = None,
     prompt_cache_file: arguments.PromptCache = None,
     watch: arguments.Watch = False,
     stats: arguments.Stats = False,
@@ -45,6 +50,10 @@ def generate_command(
     The answer goes to standard output, everything else to standard error.
     """
     options = arguments.generation_options(context.params)
+    if watch and options.mode == "ar":
+        raise ConfigError(
+            "--watch is given and --mode is 'ar'", hint="there is no canvas to draw; leave one out"
+        )
     messages = _messages(prompt, system, chat_template is not False)
     runtime = open_runtime(model, revision=revision, dtype=dtype, force=force)
 

@@ -20,6 +20,7 @@ from mlx_diffusiongemma.events import (
     GenerationResult,
     GenerationStats,
     PromptProcessed,
+    TokenWritten,
 )
 from mlx_diffusiongemma.hub_cache import format_size
 from mlx_diffusiongemma.text import Tokenizer
@@ -135,6 +136,8 @@ def follow(
                         watch.commit(event)
                     if transcript:
                         transcript.add(event.text, event.thought)
+                case TokenWritten() if transcript:
+                    transcript.add(event.text, event.thought)
                 case Finished(result):
                     if transcript:
                         transcript.finish()
@@ -179,7 +182,7 @@ def stats_rows(result: GenerationResult) -> list[tuple[str, str]]:
         ("prompt", _rate(stats.prompt_tokens - stats.cached_tokens, stats.prefill_seconds)),
         *_cached(stats),
         ("answer", _rate(stats.generated_tokens, stats.denoising_seconds + stats.commit_seconds)),
-        ("canvases", _canvases(stats)),
+        ("mode", stats.mode) if stats.mode == "ar" else ("canvases", _canvases(stats)),
         ("time", ", ".join(f"{part} {share:.0%}" for part, share in stats.time_shares.items())),
         ("tokens per step", f"{stats.tokens_per_step:.2f}"),
         ("model load", f"{stats.load_seconds:.2f} s"),

@@ -1,6 +1,7 @@
 """DiffusionGemma: one set of weights, two passes.
 
     prefill(tokens, cache)                   causal, writes the KV cache
+    next_logits(token, cache)                the same for one token, and what comes after it
     denoise(canvas, cache, previous_logits)  bidirectional over the canvas, reads the KV cache
 
 Module paths are the tensor names of the released checkpoint, so loading renames nothing.
@@ -123,6 +124,20 @@ class DiffusionGemma(nn.Module):
             mx.eval(cache.arrays)
             mx.clear_cache()  # each chunk sees a longer prefix, so its buffers fit no other
         return hidden
+
+    def next_logits(self, token: mx.array, cache: KVCache) -> mx.array:
+        """Read one token causally, add it to the cache, and predict the one after it.
+
+        Everything is left lazy, `cache` too, so that the passes of several tokens can be queued.
+
+        Args:
+            token: int32 [B, 1]; may be lazy itself.
+            cache: from `make_cache`; holds one more token afterwards.
+
+        Returns:
+            float32 [B, 1, V], softcapped logits.
+        """
+        return self.head(self._prefill_chunk(token, cache))
 
     def denoise(
         self, canvas: mx.array, cache: KVCache, previous_logits: mx.array | None

@@ -10,9 +10,16 @@ from fake_runtime import FakeRuntime, answer, block, finished
 
 from mlx_diffusiongemma.cli.render import Transcript
 from mlx_diffusiongemma.errors import ConfigError, GenerationError
+from mlx_diffusiongemma.events import PromptProcessed, TokenWritten
 from mlx_diffusiongemma.options import GenerationOptions
 
+AR = ["--mode", "ar"]
 FLAGS = {
+    "mode": (AR, "ar"),
+    "temperature": ([*AR, "--temperature", "0.7"], 0.7),
+    "top_p": ([*AR, "--top-p", "0.9"], 0.9),
+    "top_k": ([*AR, "--top-k", "40"], 40),
+    "min_p": ([*AR, "--min-p", "0.1"], 0.1),
     "max_tokens": (["--max-tokens", "9"], 9),
     "max_denoising_steps": (["--steps", "7"], 7),
     "entropy_bound": (["--entropy-bound", "0.5"], 0.5),
@@ -36,13 +43,34 @@ def test_a_flag_changes_its_option_alone(run_here, name):
     flags, value = FLAGS[name]
     runtime = FakeRuntime(answer("Hi"))
     assert run_here("generate", "Hello", *flags, runtime=runtime).code == 0
-    assert runtime.calls == [("Hello", GenerationOptions(**{name: value}))]
+    needed = {"mode": "ar"} if "--mode" in flags else {}
+    assert runtime.calls == [("Hello", GenerationOptions(**needed | {name: value}))]
 
 
 def test_without_flags_nothing_is_asked(run_here):
     runtime = FakeRuntime(answer("Hi"))
     run_here("generate", "Hello", runtime=runtime)
     assert runtime.calls == [("Hello", GenerationOptions())]
+
+
+def test_tokens_that_come_one_by_one_are_written_as_they_come(run_here):
+    tokens = [TokenWritten(n, (n,), None, text=text) for n, text in enumerate(("He", "llo"))]
+    events = [PromptProcessed(3), *tokens, finished("Hello")]
+    run = run_here("generate", "Hello", "--mode", "ar", runtime=FakeRuntime(events))
+    assert (run.code, run.out, run.err) == (0, "Hello\n", "")
+
+
+def test_there_is_no_canvas_to_watch_from_left_to_right(run_here):
+    run = run_here("generate", "Hello", "--mode", "ar", "--watch")
+    assert run.code == 1
+    assert run.err.startswith("error: --watch is given and --mode is 'ar'")
+
+
+def test_a_setting_of_the_other_mode_names_its_flag(run_here):
+    run = run_here("generate", "Hello", "--top-k", "5")
+    assert run.code == 1
+    assert "--top-k is 5 and --mode is 'diffusion'" in run.err
+    assert "only --mode ar reads --top-k" in " ".join(run.err.split()).replace("'", "")
 
 
 def test_a_system_message_makes_messages(run_here):

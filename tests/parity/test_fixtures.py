@@ -9,7 +9,7 @@ from mlx_diffusiongemma import hub
 
 FILES = {name: facts for section in MANIFEST.values() for name, facts in section["files"].items()}
 NOT_RECORDED = {"MANIFEST.json", "README.md"}
-DEMO = sorted((FIXTURES / "demo").glob("*.safetensors"))
+DEMO = sorted([*FIXTURES.glob("demo/*.safetensors"), *FIXTURES.glob("left_to_right/demo_*")])
 
 
 def sha256(path) -> str:
@@ -42,5 +42,5 @@ def test_the_demo_recordings_are_of_the_demo_model_in_the_package(path):
     for name, digest in read_about(path)["source"].items():
         assert sha256(folder / name) == digest, (
             f"{path.name} was recorded from another {name} of the demo model: "
-            "run `python tools/make_fixtures.py --only demo`"
+            "run `python tools/make_fixtures.py --only demo --only left_to_right`"
         )

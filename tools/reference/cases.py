@@ -92,3 +92,6 @@ DEMO_PROMPTS = {
     "chat": "Who are you?",
     "colour": "What colour is the sky?",
 }
+
+# Tiny models that read 31 tokens one by one, past their windows, and the seed of these.
+LEFT_TO_RIGHT = {"small_window": 900, "middle_window": 901}
