@@ -7,7 +7,7 @@ from pathlib import Path
 
 NO_BACKEND = (
     "MLX has no back-end here. Install exactly one of the extras cpu, cuda12, cuda13, for example: "
-    "pip install 'mlx-diffusiongemma[cpu]'"
+    "pip install 'mlx-diffusiongemma[cpu]', or in a clone: pip install '.[cpu]'"
 )
 
 

@@ -209,7 +209,8 @@ def _explain(error: Exception, repo: str, revision: str) -> HubError:
             cause = "what answers there is not a Hub"
         return _HubUnreachableError(
             f"the Hub at {constants.ENDPOINT} cannot be reached ({cause})",
-            hint=f"check the network and HF_ENDPOINT; `{DEMO}` and folders need no network",
+            hint=f"check the network and HF_ENDPOINT: `{repo}` is not on this disk; "
+            f"`{DEMO}` and folders need no network",
         )
     return HubError(
         f"the Hub refuses `{repo}` (HTTP {status})",

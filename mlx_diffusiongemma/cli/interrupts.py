@@ -3,11 +3,11 @@
 import contextlib
 import os
 import signal
-import sys
 from collections.abc import Iterator
 from types import FrameType
 
 INTERRUPTED = 130  # the exit code
+_STDERR = 2  # sys.stderr may be something that a spinner has put there
 
 
 @contextlib.contextmanager
@@ -30,8 +30,7 @@ def ending_at_once() -> Iterator[None]:
 
 
 def _end(number: int, frame: FrameType | None) -> None:
-    with contextlib.suppress(OSError, AttributeError, ValueError):  # a closed or missing stream
-        if sys.stderr.isatty():
-            sys.stderr.write("\x1b[?25h\n")  # a spinner may have hidden the cursor
-            sys.stderr.flush()
+    with contextlib.suppress(OSError):  # standard error may be closed
+        if os.isatty(_STDERR):
+            os.write(_STDERR, b"\r\x1b[2K\x1b[?25h")  # instead of a spinner, and the cursor back
     os._exit(INTERRUPTED)

@@ -232,4 +232,4 @@ def test_without_the_hub_and_a_copy_it_is_an_error(trouble, fake, resolve):
     endpoint = conditions.get("endpoint", fake.url)
     assert answer["error"].startswith(f"the Hub at {endpoint} cannot be reached (")
     assert trouble in answer["error"] and "\n" not in answer["error"]
-    assert answer["hint"].startswith("check the network")
+    assert answer["hint"].startswith("check the network") and f"`{NAME}`" in answer["hint"]
