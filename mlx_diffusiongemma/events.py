@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import mlx.core as mx
 
-FinishReason = Literal["stop", "length"]
+FinishReason = Literal["stop", "length", "empty"]
 Limit = Literal["max_tokens", "context"]
 
 
@@ -64,7 +64,8 @@ class BlockCommitted:
     Attributes:
         canvas_index: which canvas of the answer, from 0.
         token_ids: the tokens it adds, without the end token and what follows it.
-        denoising_steps: decoder passes it took.
+        denoising_steps: decoder passes it took; those of a first canvas that came out empty and
+            was tried again count too.
         converged: False when it ran out of steps.
         finish_reason: why the answer ends here; None when another canvas follows.
         text: answer text that is certain now and was not before; filled in by `Runtime`.
@@ -194,7 +195,8 @@ class GenerationResult:
         thought: text of the thought channel, empty when the model did not think.
         tool_calls: tool-call blocks as the model wrote them, without their outer markers.
         token_ids: every generated token, in order, without the end token.
-        finish_reason: "stop" (end token or stop string) or "length" (the budget cut it).
+        finish_reason: "stop" (end token or stop string), "length" (the budget or the context cut
+            it) or "empty" (the model ended it before the first token).
         stats: what it cost.
     """
 

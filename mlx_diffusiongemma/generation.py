@@ -7,7 +7,8 @@ iterator but the cache that the caller gave, and that holds no more than it says
 iterator at any point leaves no trace for the next generation.
 """
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from functools import partial
 
 from mlx_diffusiongemma.denoising import denoise
 from mlx_diffusiongemma.draws import Draws
@@ -15,6 +16,7 @@ from mlx_diffusiongemma.errors import PromptError
 from mlx_diffusiongemma.events import (
     BlockCommitted,
     BlockEncoded,
+    DenoisingStep,
     FinishReason,
     PromptProcessed,
     TokenEvent,
@@ -35,12 +37,16 @@ def generate_blocks(
     cache: PrefixCache | None = None,
     marks: Iterable[int] = (),
     max_context: int | None = None,
+    retry_empty: bool = False,
 ) -> Generator[TokenEvent, None, None]:
     """Yield the events of one answer; the last `BlockCommitted` says why it ends.
 
     Canvases always have the checkpoint's length; the last block is cut to `max_tokens` exactly.
     PromptError when the prompt and one canvas do not fit the context, which is the model's or
     `max_context` if that is less; an answer that reaches its end ends with "length".
+
+    An answer that ends before its first token ends with "empty"; `retry_empty` gives its canvas one
+    more try, with the draws that follow.
 
     What `cache` shares with the prompt is not read again; `marks` are positions of the prompt
     that later ones may return to.
@@ -49,15 +55,12 @@ def generate_blocks(
     context = context_of(model, max_context)
     check_prompt(prompt, context, length, vocab_size)
     cache = PrefixCache(model) if cache is None else cache
-    shared = cache.go_to(prompt, marks)
-    cached = len(cache.tokens)
-    if cached < len(prompt):
-        cache.read(prompt[cached:])
-    yield PromptProcessed(len(prompt), cached_tokens=cached, reread_tokens=shared - cached)
+    yield _read_prompt(cache, prompt, marks)
 
     budget, index = max_tokens, 0
     while True:
-        steps = denoise(
+        write = partial(
+            denoise,
             lambda canvas, previous: model.denoise(canvas, cache.kv, previous),
             draws,
             settings,
@@ -65,16 +68,16 @@ def generate_blocks(
             vocab_size=vocab_size,
             canvas_index=index,
         )
-        for step in steps:
-            yield step
-        block: list[int] = step.argmax_canvas[0].tolist()  # type: ignore[assignment]
+        tries = 2 if retry_empty and index == 0 else 1
+        step, passes, block = yield from _write_canvas(write, tries, eos_token_ids)
         kept, reason = cut_block(block, eos_token_ids, budget)
+        reason = "empty" if reason == "stop" and index == 0 and not kept else reason
         if reason is None and len(cache.tokens) + 2 * length > context:
             reason = "length"
         yield BlockCommitted(
             canvas_index=index,
             token_ids=tuple(kept),
-            denoising_steps=step.step + 1,
+            denoising_steps=passes,
             converged=step.converged,
             finish_reason=reason,
         )
@@ -83,6 +86,35 @@ def generate_blocks(
         cache.read(block)
         yield BlockEncoded(index)
         budget, index = budget - len(kept), index + 1
+
+
+def _read_prompt(
+    cache: PrefixCache, prompt: Sequence[int], marks: Iterable[int]
+) -> PromptProcessed:
+    shared = cache.go_to(prompt, marks)
+    cached = len(cache.tokens)
+    if cached < len(prompt):
+        cache.read(prompt[cached:])
+    return PromptProcessed(len(prompt), cached_tokens=cached, reread_tokens=shared - cached)
+
+
+def _write_canvas(
+    write: Callable[[], Iterator[DenoisingStep]], tries: int, eos_token_ids: frozenset[int]
+) -> Generator[DenoisingStep, None, tuple[DenoisingStep, int, list[int]]]:
+    """Pass the steps of a canvas on, until it says something or the tries run out.
+
+    An end token that has taken a canvas over keeps it: only new noise leads away.
+
+    Returns the last step, how many there were, and the tokens of the canvas.
+    """
+    passes = 0
+    while True:
+        for step in write():
+            yield step
+        passes, tries = passes + step.step + 1, tries - 1
+        block: list[int] = step.argmax_canvas[0].tolist()  # type: ignore[assignment]
+        if not tries or block[0] not in eos_token_ids:
+            return step, passes, block
 
 
 def cut_block(

@@ -178,6 +178,8 @@ class GenerationOptions:
         stop: strings that end the answer; none of their text is returned.
         thinking: let the model think first, where its chat template can ask for it; None is
             the template's own default.
+        retry_empty: denoise the first canvas once more, from new noise, when it says nothing at
+            all; False takes the empty answer.
         chat_template: render the prompt with the checkpoint's chat template; False sends it as
             it is.
     """
@@ -198,6 +200,7 @@ class GenerationOptions:
     stop: tuple[str, ...] = ()
     thinking: bool | None = None
     chat_template: bool = True
+    retry_empty: bool = True
 
     def __post_init__(self) -> None:
         _check_ranges(self)
@@ -212,11 +215,10 @@ class GenerationOptions:
             raise ConfigError(
                 f"thinking is {self.thinking!r}", hint="thinking must be True, False or None"
             )
-        if self.chat_template not in (True, False):
-            raise ConfigError(
-                f"chat_template is {self.chat_template!r}",
-                hint="chat_template must be True or False",
-            )
+        for name in "chat_template", "retry_empty":
+            value = vars(self)[name]
+            if value not in (True, False):
+                raise ConfigError(f"{name} is {value!r}", hint=f"{name} must be True or False")
 
     def _check_mode(self) -> None:
         if self.mode not in get_args(Mode):

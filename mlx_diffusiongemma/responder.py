@@ -127,6 +127,7 @@ class Responder:
             cache=cache,
             marks=marks,
             max_context=max_context,
+            retry_empty=options.retry_empty,
         )
 
     def _result(

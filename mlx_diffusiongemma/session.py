@@ -40,11 +40,8 @@ class Session:
         max_context: int | None = None,
         rewind_tokens: int | None = None,
     ):
-        for name, value in ("max_context", max_context), ("rewind_tokens", rewind_tokens):
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
-                raise ConfigError(f"{name} is {value!r}", hint=f"{name} must be an integer")
-            if value is not None and value < 0:
-                raise ConfigError(f"{name} is {value}", hint=f"{name} must be 0 or more")
+        _check_limit("max_context", max_context, least=1)
+        _check_limit("rewind_tokens", rewind_tokens, least=0)
         window = responder.model.config.sliding_window
         self._responder = responder
         self._memory = memory
@@ -205,3 +202,12 @@ class Session:
             with contextlib.suppress(PromptError):  # a template may refuse what nobody said
                 marks.append(common_prefix(prompt_ids, self._responder.encode(other, options)))
         return marks
+
+
+def _check_limit(name: str, value: int | None, *, least: int) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ConfigError(
+            f"{name} is {value!r}", hint=f"{name} must be an integer of {least} or more"
+        )

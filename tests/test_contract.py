@@ -98,6 +98,25 @@ def test_options_that_nothing_reads_are_refused():
         GenerationOptions(temperature=0.7)
 
 
+@pytest.mark.parametrize(("retry", "tries"), [(True, 2), (False, 1)])
+def test_an_empty_answer_is_tried_once_more_unless_it_is_wanted(demo, monkeypatch, retry, tries):
+    """A bias makes the end token certain at position 0."""
+    denoise, begun = demo.model.denoise, []
+
+    def biased(canvas, cache, previous_logits):
+        begun.append(previous_logits is None)
+        logits = denoise(canvas, cache, previous_logits)
+        logits[:, 0, 1] = 60.0
+        return logits
+
+    monkeypatch.setattr(demo.model, "denoise", biased)
+    assert GenerationOptions().retry_empty
+    result = demo.generate(STORY, GenerationOptions(seed=1, retry_empty=retry))
+    assert (result.text, result.finish_reason) == ("", "empty")
+    assert sum(begun) == tries
+    assert result.stats.denoising_steps == (len(begun),)
+
+
 # Numbers ----------------------------------------------------------------------------------------
 
 

@@ -20,7 +20,16 @@ def config(context=1000):
     return SimpleNamespace(canvas_length=L, vocab_size=V, max_position_embeddings=context)
 
 
-def run(blocks, *, max_tokens=1000, prompt=(5, 6, 7), context=1000, draws=None, **settings):
+def run(
+    blocks,
+    *,
+    max_tokens=1000,
+    prompt=(5, 6, 7),
+    context=1000,
+    draws=None,
+    retry_empty=False,
+    **settings,
+):
     model = ScriptedModel(config(context), blocks)
     events = generate_blocks(
         model,
@@ -29,6 +38,7 @@ def run(blocks, *, max_tokens=1000, prompt=(5, 6, 7), context=1000, draws=None, 
         settings=SamplerSettings(**settings),
         max_tokens=max_tokens,
         eos_token_ids=EOS,
+        retry_empty=retry_empty,
     )
     return model, events
 
@@ -74,7 +84,44 @@ def test_an_end_token_ends_the_answer_and_is_not_part_of_it(end):
 def test_an_empty_answer_is_an_answer():
     tokens, blocks = answer(run([[1] * L])[1])
     assert tokens == []
-    assert blocks[-1].finish_reason == "stop"
+    assert blocks[-1].finish_reason == "empty"
+
+
+class SecondTry:
+    """Predicts an end token at position 0 of the first canvas, words of the next ones."""
+
+    def __init__(self, tries=1):
+        self.left = tries
+
+    def __call__(self, canvas, previous):
+        if previous is None:
+            self.left -= 1
+        return certain_of(FULL if self.left < 0 else [1, *FULL[1:]], V)
+
+
+@pytest.mark.parametrize(
+    ("retry", "empty", "reason", "passes"),
+    [(True, 0, "length", 2), (True, 1, "length", 4), (True, 2, "empty", 4), (False, 1, "empty", 2)],
+)
+def test_an_empty_first_canvas_is_tried_once_more_from_new_noise(retry, empty, reason, passes):
+    draws = CountingDraws()
+    model, events = run([SecondTry(empty)], max_tokens=L, retry_empty=retry, draws=draws)
+    _, *steps, block = events
+    assert (block.finish_reason, block.denoising_steps) == (reason, passes)
+    assert block.token_ids == (() if reason == "empty" else tuple(FULL))
+    assert len(steps) == passes and {step.canvas_index for step in steps} == {0}
+    canvases = [canvas.tolist() for canvas, previous in model.denoised if previous is None]
+    assert draws.counts["initial_canvas"] == len(canvases) == passes / 2
+    assert model.prefilled == [[5, 6, 7]]
+    if len(canvases) == 2:
+        assert canvases[0] != canvases[1]
+
+
+def test_an_end_at_the_start_of_a_later_canvas_is_the_end():
+    model, events = run([FULL, [1] * L], retry_empty=True)
+    tokens, blocks = answer(events)
+    assert tokens == FULL and blocks[-1].finish_reason == "stop"
+    assert len(model.denoised) == 4
 
 
 def test_the_end_token_just_behind_the_budget_counts_as_an_end():

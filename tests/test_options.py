@@ -166,10 +166,11 @@ def test_a_stop_must_be_text(stop):
     assert repr(stop) in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["chat_template", "retry_empty"])
 @pytest.mark.parametrize("value", ["no", None, 2])
-def test_the_chat_template_is_used_or_not(value):
-    with pytest.raises(ConfigError, match=f"chat_template is {value!r}"):
-        GenerationOptions(chat_template=value)
+def test_a_switch_is_on_or_off(name, value):
+    with pytest.raises(ConfigError, match=f"{name} is {value!r}"):
+        GenerationOptions(**{name: value})
 
 
 def test_thinking_is_on_or_off_or_the_templates_own():

@@ -107,7 +107,9 @@ def test_max_context_bounds_prompt_and_answer(runtime):
     assert f"at most {2 * length}" in raised.value.hint
 
 
-@pytest.mark.parametrize("limits", [{"max_context": -1}, {"rewind_tokens": 1.5}])
+@pytest.mark.parametrize(
+    "limits", [{"max_context": 0}, {"rewind_tokens": -1}, {"rewind_tokens": 1.5}]
+)
 def test_limits_that_are_none_are_refused(runtime, limits):
     (name,) = limits
     with pytest.raises(dg.ConfigError, match=name):

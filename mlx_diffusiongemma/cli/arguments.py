@@ -109,6 +109,15 @@ ChatTemplate = Annotated[
     ),
 ]
 
+RetryEmpty = Annotated[
+    bool | None,
+    option(
+        "--retry-empty/--no-retry-empty",
+        "Give the first canvas one more try, from new noise, when it says nothing at all.",
+        "give it",
+    ),
+]
+
 MaxTokens = Annotated[
     int | None,
     integer_option("--max-tokens", "Most tokens to write.", str(DEFAULT_MAX_TOKENS)),

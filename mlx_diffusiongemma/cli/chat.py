@@ -15,6 +15,7 @@ def chat_command(
     force: arguments.Force = False,
     system: arguments.System = None,
     thinking: arguments.Thinking = None,
+    retry_empty: arguments.RetryEmpty = None,
     max_tokens: arguments.MaxTokens = None,
     seed: arguments.Seed = None,
     stop: arguments.Stop = None,

@@ -24,6 +24,7 @@ def generate_command(
     system: arguments.System = None,
     thinking: arguments.Thinking = None,
     chat_template: arguments.ChatTemplate = None,
+    retry_empty: arguments.RetryEmpty = None,
     max_tokens: arguments.MaxTokens = None,
     seed: arguments.Seed = None,
     stop: arguments.Stop = None,

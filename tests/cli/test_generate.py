@@ -31,6 +31,7 @@ FLAGS = {
     "stop": (["--stop", "a", "--stop", "b"], ("a", "b")),
     "thinking": (["--no-thinking"], False),
     "chat_template": (["--no-chat-template"], False),
+    "retry_empty": (["--no-retry-empty"], False),
 }
 
 
