@@ -13,10 +13,12 @@ from collections.abc import Callable, Iterator
 import mlx.core as mx
 
 from mlx_diffusiongemma import sampling
+from mlx_diffusiongemma.acceptance import SAMPLERS
 from mlx_diffusiongemma.draws import Draws
 from mlx_diffusiongemma.errors import GenerationError
 from mlx_diffusiongemma.events import DenoisingStep
 from mlx_diffusiongemma.options import SamplerSettings
+from mlx_diffusiongemma.stopping import STOP_RULES, Shown
 
 
 def denoise(
@@ -28,7 +30,7 @@ def denoise(
     vocab_size: int,
     canvas_index: int = 0,
 ) -> Iterator[DenoisingStep]:
-    """Yield steps until the canvas is stable and confident, or the steps run out.
+    """Yield steps until the stop rule says that the canvas is done, or the steps run out.
 
     `predict(canvas, previous_logits)` is the decoder bound to its KV cache: int32 [1, L] and the
     temperature-scaled logits of the step before (None at first) to float32 logits [1, L, V]. The
@@ -37,7 +39,8 @@ def denoise(
     shape = (1, canvas_length)
     canvas = draws.initial_canvas(shape, vocab_size)
     logits: mx.array | None = None
-    history: list[mx.array] = []
+    history: list[Shown] = []
+    sampler, is_done = SAMPLERS[settings.sampler], STOP_RULES[settings.stop_rule]
     for step in range(settings.max_denoising_steps):
         heat = sampling.temperature(
             settings.max_denoising_steps - step,
@@ -47,24 +50,21 @@ def denoise(
         )
         logits = predict(canvas, logits) / heat
         entropy = sampling.token_entropy(logits)
-        accepted = sampling.accept_within_bound(entropy, settings.entropy_bound)
-        candidates = draws.candidates(logits)
-        canvas = mx.where(accepted, candidates, draws.renoise(shape, vocab_size))
+        before = history[-1] if history else None
+        accepted, tokens = sampler(logits, entropy, canvas, before, draws, settings)
+        canvas = mx.where(accepted, tokens, draws.renoise(shape, vocab_size))
 
         argmax_canvas = mx.argmax(logits, axis=-1).astype(mx.int32)
-        stable = sampling.is_stable(argmax_canvas, history, settings.stability_threshold)
-        confident = sampling.is_confident(entropy, settings.confidence_threshold)
-        history = [*history, argmax_canvas][-max(settings.stability_threshold, 1) :]
-        flags = mx.stack([mx.all(stable & confident), mx.all(mx.isfinite(entropy))])
+        now = Shown(argmax_canvas, accepted, entropy)
+        done = mx.all(is_done(now, history, settings))
+        history = [*history, now][-max(settings.stability_threshold, 1) :]
+        flags = mx.stack([done, mx.all(mx.isfinite(entropy))])
         # What is left lazy belongs to this thread: a consumer in another one could not read it.
         mx.eval(flags, argmax_canvas, accepted, entropy)
         converged, finite = flags.tolist()  # type: ignore[misc]
         if not finite:
-            raise GenerationError(
-                f"the logits of canvas {canvas_index + 1}, denoising step {step + 1} are not "
-                "finite numbers",
-                hint="try `--dtype float32`; if it stays, the checkpoint is damaged",
-            )
+            raise _not_finite(canvas_index, step)
+        converged = converged and step + 1 >= settings.min_denoising_steps
         if not converged and step + 1 < settings.max_denoising_steps:
             mx.async_eval(canvas)  # the next step may be asked for in another thread, too
         yield DenoisingStep(
@@ -78,3 +78,11 @@ def denoise(
         )
         if converged:
             return
+
+
+def _not_finite(canvas_index: int, step: int) -> GenerationError:
+    return GenerationError(
+        f"the logits of canvas {canvas_index + 1}, denoising step {step + 1} are not finite "
+        "numbers",
+        hint="try `--dtype float32`; if it stays, the checkpoint is damaged",
+    )

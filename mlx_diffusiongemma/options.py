@@ -16,6 +16,9 @@ from mlx_diffusiongemma.errors import ConfigError
 DEFAULT_MAX_TOKENS = 2048
 _SAMPLER = "EntropyBoundSamplerConfig"
 Mode = Literal["diffusion", "ar"]
+StopRule = Literal["stable-and-confident", "entropy", "plateau"]
+SamplerName = Literal["entropy-bound", "argmax", "confidence"]
+PresetName = Literal["quality", "balanced", "fast"]
 
 
 @dataclass(frozen=True)
@@ -57,11 +60,28 @@ _RANGES = {
     "confidence_threshold": _Range(0, exclusive=True),
     "max_tokens": _Range(1, integer=True),
     "seed": _Range(0, integer=True, high=2**64),
+    "min_denoising_steps": _Range(1, integer=True),
+    "accept_probability": _Range(0, exclusive=True, high=1, closed=True),
+    "keep_probability": _Range(0, high=1, closed=True),
     "temperature": _Range(0),
     "top_p": _Range(0, exclusive=True, high=1, closed=True),
     "top_k": _Range(0, integer=True),
     "min_p": _Range(0, high=1, closed=True),
 }
+_CHOICES = {
+    "mode": get_args(Mode),
+    "stop_rule": get_args(StopRule),
+    "sampler": get_args(SamplerName),
+    "preset": get_args(PresetName),
+}
+# What a generation_config.json may say; the other settings are this runtime's own.
+_CHECKPOINT_SETTINGS = (
+    "max_denoising_steps",
+    "t_min",
+    "t_max",
+    "stability_threshold",
+    "confidence_threshold",
+)
 
 
 def _check_ranges(settings: "SamplerSettings | TokenSettings | GenerationOptions") -> None:
@@ -70,6 +90,12 @@ def _check_ranges(settings: "SamplerSettings | TokenSettings | GenerationOptions
         is_unset = value is None and setting.default is None
         if setting.name in _RANGES and not is_unset:
             _RANGES[setting.name].check(setting.name, value)
+        if setting.name in _CHOICES and not is_unset and value not in _CHOICES[setting.name]:
+            *others, last = map(repr, _CHOICES[setting.name])
+            raise ConfigError(
+                f"{setting.name} is {value!r}",
+                hint=f"{setting.name} must be {', '.join(others)} or {last}",
+            )
 
 
 def _check_temperatures(settings: "SamplerSettings | GenerationOptions") -> None:
@@ -82,10 +108,12 @@ def _check_temperatures(settings: "SamplerSettings | GenerationOptions") -> None
 
 @dataclass(frozen=True, kw_only=True)
 class SamplerSettings:
-    """The entropy-bound sampler's numbers, complete.
+    """How a canvas is denoised, complete.
 
     Defaults are those of the reference (transformers `DiffusionGemmaGenerationConfig`), which also
-    fills keys that a checkpoint's generation_config.json lacks or sets to null.
+    fills keys that a checkpoint's generation_config.json lacks or sets to null. `stop_rule`,
+    `sampler` and the three numbers after them are this runtime's own; by default they change
+    nothing.
 
     Attributes:
         max_denoising_steps: most decoder passes over one canvas, 1 or more.
@@ -95,6 +123,11 @@ class SamplerSettings:
         stability_threshold: how many earlier argmax canvases must equal the present one to stop
             early; 0 asks for none.
         confidence_threshold: nats; a canvas is confident when its mean entropy is below it.
+        stop_rule: when a canvas is done, see `stopping`.
+        sampler: which tokens go into the next canvas, see `acceptance`.
+        min_denoising_steps: decoder passes that no stop rule saves, 1 or more.
+        accept_probability, keep_probability: for the sampler "confidence": from which probability
+            on a token is accepted, and down to which an accepted one is kept.
     """
 
     max_denoising_steps: int = 48
@@ -103,6 +136,11 @@ class SamplerSettings:
     t_max: float = 0.8
     stability_threshold: int = 1
     confidence_threshold: float = 0.005
+    stop_rule: StopRule = "stable-and-confident"
+    sampler: SamplerName = "entropy-bound"
+    min_denoising_steps: int = 1
+    accept_probability: float = 0.9
+    keep_probability: float = 0.5
 
     def __post_init__(self) -> None:
         _check_ranges(self)
@@ -119,7 +157,7 @@ class SamplerSettings:
                 f"generation_config.json asks for the sampler {sampler!r}",
                 hint=f"this runtime implements {_SAMPLER}; remove `sampler_config` to use it",
             )
-        given = {field.name: values.get(field.name) for field in fields(cls)}
+        given = {name: values.get(name) for name in _CHECKPOINT_SETTINGS}
         given["entropy_bound"] = sampler.get("entropy_bound")
         try:
             return cls(**{name: value for name, value in given.items() if value is not None})
@@ -172,7 +210,9 @@ class GenerationOptions:
             weights. Settings that only the other one reads are refused.
         temperature, top_p, top_k, min_p: see `TokenSettings`; for mode "ar".
         max_denoising_steps, entropy_bound, t_min, t_max, stability_threshold,
-            confidence_threshold: see `SamplerSettings`.
+            confidence_threshold, stop_rule, sampler, min_denoising_steps, accept_probability,
+            keep_probability: see `SamplerSettings`.
+        preset: settings by one name, see `presets`; those that are given beside it come first.
         seed: same seed, same text on the same machine and versions; None draws one, which
             `stats.seed` reports.
         stop: strings that end the answer; none of their text is returned.
@@ -196,6 +236,12 @@ class GenerationOptions:
     t_max: float | None = None
     stability_threshold: int | None = None
     confidence_threshold: float | None = None
+    stop_rule: StopRule | None = None
+    sampler: SamplerName | None = None
+    min_denoising_steps: int | None = None
+    accept_probability: float | None = None
+    keep_probability: float | None = None
+    preset: PresetName | None = None
     seed: int | None = None
     stop: tuple[str, ...] = ()
     thinking: bool | None = None
@@ -221,10 +267,9 @@ class GenerationOptions:
                 raise ConfigError(f"{name} is {value!r}", hint=f"{name} must be True or False")
 
     def _check_mode(self) -> None:
-        if self.mode not in get_args(Mode):
-            known = " or ".join(map(repr, get_args(Mode)))
-            raise ConfigError(f"mode is {self.mode!r}", hint=f"mode must be {known}")
         unread = _asked(self, SamplerSettings if self.mode == "ar" else TokenSettings)
+        if self.mode == "ar" and self.preset is not None:
+            unread["preset"] = self.preset
         for name, value in unread.items():
             raise ConfigError(
                 f"{name} is {value!r} and mode is {self.mode!r}",

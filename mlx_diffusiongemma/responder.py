@@ -32,6 +32,7 @@ from mlx_diffusiongemma.generation import generate_blocks
 from mlx_diffusiongemma.model import DiffusionGemma
 from mlx_diffusiongemma.options import GenerationOptions, TokenSettings
 from mlx_diffusiongemma.prefix_cache import PrefixCache
+from mlx_diffusiongemma.presets import settings_for
 from mlx_diffusiongemma.prompt_cache import Identity, model_fingerprint
 from mlx_diffusiongemma.text import Message, Tokenizer
 from mlx_diffusiongemma.turns import turn
@@ -121,7 +122,7 @@ class Responder:
             self.model,
             prompt_ids,
             draws=draws,
-            settings=self.generation_config.sampler.with_options(options),
+            settings=settings_for(self.generation_config.sampler, options),
             max_tokens=options.max_tokens,
             eos_token_ids=ends,
             cache=cache,

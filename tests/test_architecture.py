@@ -21,12 +21,12 @@ FOLDERS = {PACKAGE: PACKAGE, "convert": f"{PACKAGE}.convert", "metal": f"{PACKAG
 
 # fmt: off
 LAYERS = [
-    "version", "backend", "errors", "fields", "options", "quantization", "config", "recipes",
-    "events", "kernels", "model", "sampling", "constraints", "draws", "denoising",
-    "prefix_cache", "generation", "autoregressive", "text", "answer", "prompt_cache", "turns",
-    "responder", "session_memory", "session", "checkpoint", "summary", "device", "weights",
-    "hub_cache", "hub", "hub_remote", "runtime", "convert", "bench", "cli", "__init__",
-    "__main__",
+    "version", "backend", "errors", "fields", "options", "presets", "quantization", "config",
+    "recipes", "events", "kernels", "model", "sampling", "constraints", "draws", "stopping",
+    "acceptance", "denoising", "prefix_cache", "generation", "autoregressive", "text", "answer",
+    "prompt_cache", "turns", "responder", "session_memory", "session", "checkpoint", "summary",
+    "device", "weights", "hub_cache", "hub", "hub_remote", "runtime", "convert", "bench", "cli",
+    "__init__", "__main__",
 ]
 # fmt: on
 

@@ -16,6 +16,14 @@ DEFAULTS = {
     "stability_threshold": 1,
     "confidence_threshold": 0.005,
 }
+# Not the reference's: no generation_config.json sets them.
+OWN = {
+    "stop_rule": "stable-and-confident",
+    "sampler": "entropy-bound",
+    "min_denoising_steps": 1,
+    "accept_probability": 0.9,
+    "keep_probability": 0.5,
+}
 OTHERS = {
     "max_denoising_steps": 7,
     "entropy_bound": 0.25,
@@ -39,10 +47,25 @@ RANGES = {
     "t_max": "a finite number above 0",
     "stability_threshold": "an integer of 0 or more",
     "confidence_threshold": "a finite number above 0",
+    "min_denoising_steps": "an integer of 1 or more",
+    "accept_probability": "a finite number above 0 and at most 1",
+    "keep_probability": "a finite number of 0 or more and at most 1",
+    "stop_rule": "'stable-and-confident', 'entropy' or 'plateau'",
+    "sampler": "'entropy-bound', 'argmax' or 'confidence'",
+    "preset": "'quality', 'balanced' or 'fast'",
     "max_tokens": "an integer of 1 or more",
     "seed": "an integer of 0 or more and below 18446744073709551616",
 }
-BAD_OPTIONS = BAD | {"max_tokens": [0, -1, 2.0, None, True], "seed": [-1, 2**64, 1.0, "a"]}
+BAD_OPTIONS = BAD | {
+    "max_tokens": [0, -1, 2.0, None, True],
+    "seed": [-1, 2**64, 1.0, "a"],
+    "min_denoising_steps": [0, 1.5],
+    "accept_probability": [0, 1.1, math.nan],
+    "keep_probability": [-0.1, 1.1, "half"],
+    "stop_rule": ["never", 1],
+    "sampler": ["EntropyBoundSamplerConfig", True],
+    "preset": ["best", 0],
+}
 
 each_setting = pytest.mark.parametrize("name", DEFAULTS)
 
@@ -68,31 +91,31 @@ def generation_config(**settings):
 
 
 def test_an_empty_generation_config_takes_the_defaults():
-    assert vars(SamplerSettings.from_generation_config({})) == DEFAULTS
+    assert vars(SamplerSettings.from_generation_config({})) == DEFAULTS | OWN
 
 
 def test_every_setting_is_read():
-    assert vars(SamplerSettings.from_generation_config(generation_config(**OTHERS))) == OTHERS
+    assert vars(SamplerSettings.from_generation_config(generation_config(**OTHERS))) == OTHERS | OWN
 
 
 @each_setting
 def test_an_absent_setting_takes_its_default(name):
     values = generation_config(**{key: OTHERS[key] for key in OTHERS if key != name})
     expected = OTHERS | {name: DEFAULTS[name]}
-    assert vars(SamplerSettings.from_generation_config(values)) == expected
+    assert vars(SamplerSettings.from_generation_config(values)) == expected | OWN
 
 
 @each_setting
 def test_a_null_setting_takes_its_default(name):
     values = generation_config(**OTHERS | {name: None})
     expected = OTHERS | {name: DEFAULTS[name]}
-    assert vars(SamplerSettings.from_generation_config(values)) == expected
+    assert vars(SamplerSettings.from_generation_config(values)) == expected | OWN
 
 
 @pytest.mark.parametrize("sampler", [None, {}, {"_cls_name": None}])
 def test_a_sampler_without_a_name_is_the_one_we_have(sampler):
     values = {"sampler_config": sampler}
-    assert vars(SamplerSettings.from_generation_config(values)) == DEFAULTS
+    assert vars(SamplerSettings.from_generation_config(values)) == DEFAULTS | OWN
 
 
 @pytest.mark.parametrize("sampler", [{"_cls_name": "AncestralSamplerConfig"}, "ancestral", 0, []])
@@ -134,11 +157,20 @@ def test_the_smallest_values_are_allowed():
 @each_setting
 def test_the_caller_comes_before_the_checkpoint(name):
     settings = SamplerSettings(**OTHERS).with_options(GenerationOptions(**{name: DEFAULTS[name]}))
-    assert vars(settings) == OTHERS | {name: DEFAULTS[name]}
+    assert vars(settings) == OTHERS | OWN | {name: DEFAULTS[name]}
 
 
 def test_options_that_are_not_set_leave_the_checkpoint_alone():
-    assert vars(SamplerSettings(**OTHERS).with_options(GenerationOptions())) == OTHERS
+    assert vars(SamplerSettings(**OTHERS).with_options(GenerationOptions())) == OTHERS | OWN
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_our_own_settings_are_the_callers_and_never_the_checkpoints(name):
+    other = {"stop_rule": "entropy", "sampler": "argmax"}.get(name, 1)
+    values = generation_config(**{name: other})
+    assert vars(SamplerSettings.from_generation_config(values)) == DEFAULTS | OWN
+    settings = SamplerSettings().with_options(GenerationOptions(**{name: other}))
+    assert vars(settings) == DEFAULTS | OWN | {name: other}
 
 
 def test_the_temperatures_must_fall():

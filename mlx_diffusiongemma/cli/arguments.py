@@ -19,7 +19,7 @@ from mlx_diffusiongemma.options import DEFAULT_MAX_TOKENS, GenerationOptions, Sa
 
 _sampler = SamplerSettings()
 _SHOWN = 60  # characters of bad input in an error
-_SHORT_FLAGS = {"max_denoising_steps": "--steps"}
+_SHORT_FLAGS = {"max_denoising_steps": "--steps", "min_denoising_steps": "--min-steps"}
 _FIELDS = tuple(field.name for field in fields(GenerationOptions))
 
 

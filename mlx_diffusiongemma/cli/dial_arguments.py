@@ -3,9 +3,16 @@
 from typing import Annotated, get_args
 
 from mlx_diffusiongemma.cli.arguments import integer_option, number_option, option
-from mlx_diffusiongemma.options import Mode, TokenSettings
+from mlx_diffusiongemma.options import (
+    Mode,
+    PresetName,
+    SamplerName,
+    SamplerSettings,
+    StopRule,
+    TokenSettings,
+)
 
-_tokens = TokenSettings()
+_sampler, _tokens = SamplerSettings(), TokenSettings()
 
 WriteMode = Annotated[
     str | None,
@@ -31,4 +38,56 @@ TopK = Annotated[
 MinP = Annotated[
     float | None,
     number_option("--min-p", "With ar: keep tokens with this share of the best one's.", "all"),
+]
+
+Preset = Annotated[
+    str | None,
+    option(
+        "--preset",
+        "Steps, stop rule and bounds by one name; what is given beside it comes first.",
+        "quality, the checkpoint's own",
+        metavar="|".join(get_args(PresetName)),
+    ),
+]
+Stopping = Annotated[
+    str | None,
+    option(
+        "--stop-rule",
+        "When a canvas may stop early.",
+        _sampler.stop_rule,
+        metavar="|".join(get_args(StopRule)),
+    ),
+]
+MinSteps = Annotated[
+    int | None,
+    integer_option(
+        "--min-steps",
+        "Denoising steps that every canvas takes.",
+        str(_sampler.min_denoising_steps),
+    ),
+]
+Sampler = Annotated[
+    str | None,
+    option(
+        "--sampler",
+        "Which tokens go into the next canvas.",
+        _sampler.sampler,
+        metavar="|".join(get_args(SamplerName)),
+    ),
+]
+AcceptProbability = Annotated[
+    float | None,
+    number_option(
+        "--accept-probability",
+        "With --sampler confidence: accept a token from this probability on.",
+        f"{_sampler.accept_probability:g}",
+    ),
+]
+KeepProbability = Annotated[
+    float | None,
+    number_option(
+        "--keep-probability",
+        "With --sampler confidence: keep an accepted token down to this one.",
+        f"{_sampler.keep_probability:g}",
+    ),
 ]

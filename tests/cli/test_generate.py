@@ -15,6 +15,12 @@ from mlx_diffusiongemma.options import GenerationOptions
 
 AR = ["--mode", "ar"]
 FLAGS = {
+    "preset": (["--preset", "fast"], "fast"),
+    "stop_rule": (["--stop-rule", "plateau"], "plateau"),
+    "min_denoising_steps": (["--min-steps", "3"], 3),
+    "sampler": (["--sampler", "confidence"], "confidence"),
+    "accept_probability": (["--accept-probability", "0.8"], 0.8),
+    "keep_probability": (["--keep-probability", "0.2"], 0.2),
     "mode": (AR, "ar"),
     "temperature": ([*AR, "--temperature", "0.7"], 0.7),
     "top_p": ([*AR, "--top-p", "0.9"], 0.9),
