@@ -150,6 +150,22 @@ def test_the_conversion_that_a_page_shows_is_the_one_that_is_made(tmp_path, monk
     assert "source tensors: " in capsys.readouterr().out and (tmp_path / "demo-8").is_dir()
 
 
+def test_what_a_session_takes_is_what_the_layers_of_the_released_model_make():
+    page = (ROOT / "docs" / "sessions.md").read_text()
+    written = re.findall(r"^\| .+ \| ([\d.]+ [kG]B) \|$", page, re.M)
+    config = parse_config(tiny.released_values())
+    full, sliding = 0, 0  # bytes of one token
+    for layer in config.layers:
+        size = 2 * layer.num_key_value_heads * layer.head_dim * mx.bfloat16.size
+        full, sliding = (full, sliding + size) if layer.is_sliding else (full + size, sliding)
+    seen, spare = config.sliding_window - 1, config.sliding_window
+    assert written == [
+        f"{full / 1e3:.0f} kB",
+        f"{sliding * (seen + spare + config.canvas_length) / 1e9:.2f} GB",
+        f"{sliding * seen / 1e9:.2f} GB",
+    ]
+
+
 def test_the_python_example_runs():
     scope: dict = {}
     for example in re.findall(r"```python\n(.*?)```", README, re.DOTALL):
