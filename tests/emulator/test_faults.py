@@ -24,6 +24,11 @@ MEMORY = {
         "threadgroup float b[4];\nthreadgroup float* p = b;\np[4] = x[0];\nout[0] = 1;",
         "out of bounds: write .*'b', which has 16.*:3$",
     ),
+    "into the next threadgroup variable": (
+        "threadgroup float a[4], b[4];\nthreadgroup float* p = a;\n"
+        "b[0] = 1; p[4] = x[0];\nout[0] = b[0];",
+        "out of bounds: write .* byte 16 of 'a'.*:3$",
+    ),
     "past a thread's array": (
         "float v[4] = {};\nfor (int i = 0; i <= x_shape[0] / 16; i++) v[i] = x[i];\nout[0] = v[0];",
         "index outside of an array.*:2$",

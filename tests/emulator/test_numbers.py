@@ -62,9 +62,9 @@ def test_matrices_of_a_simdgroup(mode, dtype):
 
 @pytest.mark.parametrize(("dtype", "step"), [(mx.float16, 2.0**-10), (mx.bfloat16, 2.0**-7)])
 def test_half_precision_is_rounded_after_every_operation(dtype, step):
-    body = kernel("T a = x[0] + static_cast<T>(x[1]); T b = a - x[0]; out[0] = float(b);")
+    body = kernel("out[0] = float(x[0] + x[1] - x[0]);")
     small = mx.array([1.0] + [step * 0.49] * 8).astype(dtype)
-    (out,) = run(body, mode="fast", **call(1, small, template=[("T", dtype)]))
+    (out,) = run(body, mode="fast", **call(1, small))
     assert out.item() == 0
 
 

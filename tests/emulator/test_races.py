@@ -46,6 +46,14 @@ threadgroup_barrier(mem_flags::mem_threadgroup);
 {add};
 threadgroup_barrier(mem_flags::mem_threadgroup);
 out[t] = {read};"""
+PLAIN_AMONG_ATOMICS = """threadgroup atomic_uint n;
+uint t = thread_position_in_grid.x, v = 0;
+if (t == 0) atomic_store_explicit(&n, 0u, memory_order_relaxed);
+threadgroup_barrier(mem_flags::mem_threadgroup);
+if (t == 1) v = *(threadgroup uint*)&n;
+if (t == 2) v = atomic_load_explicit(&n, memory_order_relaxed);
+if (t == 3) v = atomic_fetch_add_explicit(&n, 1u, memory_order_relaxed);
+out[t] = v + x[t];"""
 READ_BY_ALL = """threadgroup float b[1];
 uint t = thread_position_in_grid.x;
 if (t == 0) b[0] = x[0];
@@ -89,6 +97,11 @@ RACES = {
             "atomic_load_explicit(&n, memory_order_relaxed)", "*(threadgroup uint*)&n"
         ).format(""),
         SIXTY_FOUR,
+        "data race.*'n'.*:[57]$",
+    ),
+    "a plain read among atomic ones": (
+        PLAIN_AMONG_ATOMICS,
+        ONE_SIMDGROUP,
         "data race.*'n'.*:[57]$",
     ),
     "a plain sum": (
