@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         MemoryNeedError,
         PromptCacheError,
         PromptError,
+        TraceError,
     )
     from mlx_diffusiongemma.events import (
         BlockCommitted,
@@ -63,6 +64,7 @@ _HOME = {
         "MemoryNeedError",
         "PromptCacheError",
         "PromptError",
+        "TraceError",
     ),
     "events": (
         "BlockCommitted",
@@ -113,6 +115,7 @@ __all__ = [
     "Session",
     "TokenSettings",
     "TokenWritten",
+    "TraceError",
     "__version__",
     "load",
     "load_model",

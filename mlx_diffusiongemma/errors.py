@@ -42,3 +42,7 @@ class MemoryNeedError(DGemmaError):
 
 class ConversionError(DGemmaError):
     """A conversion cannot start, cannot go on, or did not write what it should have."""
+
+
+class TraceError(DGemmaError):
+    """A parity trace cannot be used: damaged, newer, or of another model."""

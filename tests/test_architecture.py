@@ -25,8 +25,8 @@ LAYERS = [
     "recipes", "events", "kernels", "model", "sampling", "constraints", "draws", "stopping",
     "acceptance", "denoising", "prefix_cache", "generation", "autoregressive", "text", "answer",
     "prompt_cache", "turns", "responder", "session_memory", "session", "checkpoint", "summary",
-    "device", "weights", "hub_cache", "hub", "hub_remote", "runtime", "convert", "bench", "cli",
-    "__init__", "__main__",
+    "device", "weights", "hub_cache", "hub", "hub_remote", "runtime", "convert", "parity",
+    "bench", "cli", "__init__", "__main__",
 ]
 # fmt: on
 
@@ -42,7 +42,8 @@ CONFINED = {
     "rich": ("mlx_diffusiongemma/cli/",),
     "typer": ("mlx_diffusiongemma/cli/",),
     "click": ("mlx_diffusiongemma/cli/",),
-    "torch": (),
+    "torch": ("mlx_diffusiongemma/parity/reference.py",),
+    "transformers": ("mlx_diffusiongemma/parity/reference.py", "mlx_diffusiongemma/text.py"),
     "mlx_vlm": (),
 }
 

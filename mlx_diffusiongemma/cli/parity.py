@@ -1,0 +1,131 @@
+"""`dgemma-mlx parity`: record a model in one place, check another copy of it in another."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mlx_diffusiongemma.cli import arguments
+from mlx_diffusiongemma.cli.console import note, print_json, say
+from mlx_diffusiongemma.cli.loading import check_backend, find_model
+from mlx_diffusiongemma.errors import ConfigError
+from mlx_diffusiongemma.hub_cache import format_size
+
+parity = typer.Typer(
+    add_completion=False,
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    help="Prove that one copy of a model computes what another does, with files.",
+)
+
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", "-o", metavar="FILE", help="The trace to write.", show_default=False),
+]
+Backend = Annotated[
+    str,
+    typer.Option(
+        "--backend", metavar="NAME", help="`transformers`, the reference, or `mlx`, this program."
+    ),
+]
+Device = Annotated[
+    str | None,
+    typer.Option(
+        "--device",
+        metavar="NAME",
+        help="cpu or cuda, for transformers. [cuda where there is one]",
+        show_default=False,
+    ),
+]
+SuiteName = Annotated[
+    str, typer.Option("--suite", metavar="NAME", help="`default`, or `small` for tests.")
+]
+Like = Annotated[
+    Path | None,
+    typer.Option(
+        "--like",
+        metavar="TRACE",
+        help="Take inputs and random draws from this trace, to compare the two.",
+        show_default=False,
+    ),
+]
+Estimate = Annotated[
+    bool,
+    typer.Option(
+        "--estimate",
+        help="Say how large the trace can get, from config.json alone, and stop; without MODEL for "
+        "the released one.",
+    ),
+]
+
+
+@parity.command("record")
+def record_command(
+    model: Annotated[
+        str | None,
+        typer.Argument(metavar="MODEL", help="`demo`, a folder, or a Hub model `org/name`."),
+    ] = None,
+    out: Out = None,
+    backend: Backend = "transformers",
+    dtype: arguments.Dtype = None,
+    device: Device = None,
+    suite: SuiteName = "default",
+    like: Like = None,
+    estimate: Estimate = False,
+    revision: arguments.Revision = None,
+    force: arguments.Force = False,
+    as_json: arguments.Json = False,
+    verbose: arguments.Verbose = False,
+) -> None:
+    """Run prompts, canvases and whole generations through MODEL and write what it computed."""
+    if estimate:
+        _show_estimate(model, suite, revision, as_json)
+        return
+    if model is None or out is None:
+        raise ConfigError(
+            f"there is no {'MODEL' if model is None else '--out'}",
+            hint="`dgemma-mlx parity record MODEL --out FILE`",
+        )
+    folder = find_model(model, revision)
+
+    from mlx_diffusiongemma.parity.recording import record
+    from mlx_diffusiongemma.parity.suite import find_suite
+    from mlx_diffusiongemma.parity.trace_file import read_trace, write_trace
+    from mlx_diffusiongemma.parity.workflow import open_subject, record_like, suite_inputs
+
+    chosen = find_suite(suite)
+    reference = None if like is None else read_trace(like)
+    subject = open_subject(folder, model, backend=backend, dtype=dtype, device=device, force=force)
+    if reference is None:
+        trace = record(subject, suite_inputs(folder, chosen), progress=note)
+    else:
+        trace = record_like(reference, subject, progress=note)
+    size = write_trace(out, trace)
+    producer = trace.manifest.producer
+    fields = {"file": out.name, "bytes": size, "backend": producer.backend}
+    fields |= {"device": producer.device, "dtype": producer.dtype}
+    if as_json:
+        print_json(fields)
+    else:
+        say(f"wrote {out.name}: {format_size(size)}, {producer.dtype} on {producer.device}")
+
+
+def _show_estimate(model: str | None, suite: str, revision: str | None, as_json: bool) -> None:
+    check_backend()
+
+    from mlx_diffusiongemma.config import read_config, read_generation_config
+    from mlx_diffusiongemma.parity.released import NAME, released_config, released_generation
+    from mlx_diffusiongemma.parity.suite import estimate, find_suite
+
+    config, generation = released_config(), released_generation()
+    if model is not None:
+        folder = find_model(model, revision)
+        config, generation = read_config(folder), read_generation_config(folder)
+    parts = estimate(find_suite(suite), config, generation)
+    total = sum(parts.values())
+    if as_json:
+        print_json({"model": model or NAME, "suite": suite, "bytes": total, "parts": parts})
+        return
+    print(f"at most {format_size(total)} for {model or NAME}, suite {suite}")
+    for part, size in parts.items():
+        print(f"{part:12} {format_size(size):>9}")
