@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     )
     from mlx_diffusiongemma.events import (
         BlockCommitted,
-        BlockEncoded,
         DenoisingStep,
         Event,
         Finished,
@@ -68,7 +67,6 @@ _HOME = {
     ),
     "events": (
         "BlockCommitted",
-        "BlockEncoded",
         "DenoisingStep",
         "Event",
         "Finished",
@@ -86,7 +84,6 @@ _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
     "BlockCommitted",
-    "BlockEncoded",
     "CheckpointError",
     "ConfigError",
     "ConversionError",

@@ -1,8 +1,6 @@
 """What a generation reports while it runs, and what it returns.
 
-    PromptProcessed --> DenoisingStep * --> BlockCommitted --> Finished
-                        ^                                 |
-                        +--------- BlockEncoded <---------+ when another canvas follows
+    PromptProcessed --> DenoisingStep * --> BlockCommitted --> DenoisingStep * --> ... --> Finished
     PromptProcessed --> TokenWritten * --> Finished              (from left to right)
 
 The loops only yield these records; whoever consumes them prints, draws, decodes and keeps time.
@@ -84,6 +82,8 @@ class BlockCommitted:
 @dataclass(frozen=True, eq=False)
 class BlockEncoded:
     """A committed canvas has been read into the KV cache; the next canvas follows it.
+
+    Of the token loop alone, for the clock: who asks for text does not see it.
 
     Attributes:
         canvas_index: which canvas of the answer, from 0.
@@ -227,4 +227,4 @@ class Finished:
 
 
 TokenEvent = PromptProcessed | DenoisingStep | BlockCommitted | BlockEncoded | TokenWritten
-Event = TokenEvent | Finished
+Event = PromptProcessed | DenoisingStep | BlockCommitted | TokenWritten | Finished

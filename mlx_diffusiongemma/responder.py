@@ -88,7 +88,8 @@ class Responder:
                 if isinstance(event, _Written):
                     event = _with_text(event, answer)
                     record.written.append(event)
-                yield event
+                if not isinstance(event, BlockEncoded):
+                    yield event
                 if isinstance(event, _Written) and event.finish_reason is not None:
                     break
         finally:

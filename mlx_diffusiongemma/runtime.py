@@ -153,9 +153,8 @@ class Runtime:
                 recorded trace.
 
         Yields:
-            `PromptProcessed`, then for every canvas `DenoisingStep` events and a `BlockCommitted`
-            (with a `BlockEncoded` if another follows), or in mode "ar" a `TokenWritten` for every
-            token, at last `Finished` with the result.
+            `PromptProcessed`, then for every canvas `DenoisingStep` events and a `BlockCommitted`,
+            or in mode "ar" a `TokenWritten` for every token, at last `Finished` with the result.
             Closing the iterator cancels the generation and leaves nothing behind.
 
         Raises:
