@@ -8,7 +8,13 @@ import mlx.core as mx
 from mlx import nn
 from mlx.utils import tree_flatten
 
-from mlx_diffusiongemma.checkpoint import TensorInfo, TensorPlan, plan_tensors, read_tensors
+from mlx_diffusiongemma.checkpoint import (
+    TensorInfo,
+    TensorPlan,
+    plan_tensors,
+    read_tensors,
+    repeated_parameter,
+)
 from mlx_diffusiongemma.config import ModelConfig
 from mlx_diffusiongemma.device import on_cpu
 from mlx_diffusiongemma.errors import CheckpointError, ConfigError
@@ -43,6 +49,7 @@ def load_weights(config: ModelConfig, folder: Path, dtype: mx.Dtype) -> Diffusio
             hint="is this a whole DiffusionGemma checkpoint with its own config.json?",
         )
     _check_dtype(model, dtype)
+    _check_repeats(plan, dtype)
     for why, tensors in plan.left_out.items():
         _log.info("left out %d %s tensors of `%s`", len(tensors), why, folder)
     for file, parameters in _slices(plan):
@@ -54,6 +61,44 @@ def load_weights(config: ModelConfig, folder: Path, dtype: mx.Dtype) -> Diffusio
         model.load_weights(cast, strict=False)
     model.eval()
     return model
+
+
+def _check_repeats(plan: TensorPlan, dtype: mx.Dtype) -> None:
+    """Raise CheckpointError where a tensor that should repeat another holds other numbers.
+
+    transformers then takes both as they are, and its model is not the one that is loaded here. A
+    repeat that is packed otherwise cannot be compared.
+    """
+    repeats = {info.name: info for info in plan.left_out.get("tied", ())}
+    originals = {name: plan.used.get(repeated_parameter(name) or "") for name in repeats}
+    for name, info in repeats.items():
+        module, original = name.rpartition(".")[0], originals[name]
+        packing = [f"{module}.{leaf}" for leaf in ("scales", "biases")]
+        if not info.is_float and packing[0] not in repeats:
+            raise CheckpointError(
+                f"`{name}` of `{info.file.name}` has dtype {info.dtype}, and no scales",
+                hint="fetch this file again",
+            )
+        layouts = [
+            [(one.shape, one.is_float or one.dtype) for one in map(of.get, [name, *packing]) if one]
+            for of in (repeats, originals)
+        ]
+        if original is None or layouts[0] != layouts[1]:
+            continue
+        if not mx.array_equal(
+            _cast(_read(info), dtype), _cast(_read(original), dtype), equal_nan=True
+        ):
+            raise CheckpointError(
+                f"`{name}` should repeat `{original.name}`, and holds other numbers",
+                hint="this runtime reads checkpoints in which the two are the same; was one of "
+                "them trained apart?",
+            )
+
+
+def _read(info: TensorInfo) -> mx.array:
+    arrays = mx.load(str(info.file))
+    assert isinstance(arrays, dict)
+    return arrays[info.name]
 
 
 def _slices(plan: TensorPlan) -> Iterator[tuple[Path, dict[str, str]]]:

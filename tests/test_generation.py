@@ -173,8 +173,10 @@ def test_draws_do_not_depend_on_who_watches():
     assert watched.counts == ignored.counts
 
 
-def test_an_answer_never_passes_the_end_of_the_context():
-    tokens, blocks = answer(run([FULL] * 9, prompt=[5] * 10, context=10 + 3 * L + 5)[1])
+@pytest.mark.parametrize("spare", [0, 5, L - 1])
+def test_an_answer_goes_to_the_end_of_the_context_and_never_past_it(spare):
+    context = 10 + 3 * L + spare
+    tokens, blocks = answer(run([FULL] * 9, prompt=[5] * 10, context=context)[1])
     assert len(tokens) == 3 * L
     assert blocks[-1].finish_reason == "length"
 

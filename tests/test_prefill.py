@@ -1,5 +1,6 @@
 """Reading a prompt in chunks gives the cache of one pass, in memory that grows linearly."""
 
+import itertools
 import subprocess
 import sys
 from importlib.resources import files
@@ -9,6 +10,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
+from mlx_diffusiongemma.model.diffusion_gemma import PREFILL_CHUNK
 from mlx_diffusiongemma.runtime import load_model
 
 WINDOW = 32  # of the demo model
@@ -32,11 +34,17 @@ def tokens_of(model, length):
     return mx.array(rng.integers(3, model.config.vocab_size, (1, length)), mx.int32)
 
 
-@pytest.mark.parametrize("length", [1, WINDOW - 2, WINDOW - 1, WINDOW, WINDOW + 1, 2 * WINDOW + 7])
-@pytest.mark.parametrize("chunk_size", [1, 7, WINDOW - 1, WINDOW, WINDOW + 1, 64])
+LENGTHS = (1, WINDOW - 2, WINDOW - 1, WINDOW, WINDOW + 1, 2 * WINDOW + 7)
+CHUNKS = (1, 7, WINDOW - 1, WINDOW, WINDOW + 1, 64)
+
+
+@pytest.mark.parametrize(
+    ("length", "chunk_size"),
+    [*itertools.product(LENGTHS, CHUNKS), (PREFILL_CHUNK + 2, PREFILL_CHUNK)],
+)
 def test_chunks_give_the_cache_and_the_logits_of_one_pass(model, length, chunk_size):
     tokens = tokens_of(model, length)
-    whole, first, second = read(model, tokens, 2048)
+    whole, first, second = read(model, tokens, length)
     parts, first_parts, second_parts = read(model, tokens, chunk_size)
     assert whole.offset == parts.offset == length
     for one, other in zip(whole.layers, parts.layers, strict=True):

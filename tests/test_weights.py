@@ -10,6 +10,7 @@ from mlx.utils import tree_flatten
 from tolerances import DEQUANTIZED, HALF_PRECISION
 
 from mlx_diffusiongemma import weights
+from mlx_diffusiongemma.errors import CheckpointError
 from mlx_diffusiongemma.quantization import Quantization
 
 VALUES = tiny.config_values()
@@ -106,6 +107,7 @@ def test_a_repeated_head_may_be_packed_like_the_embedding_or_not(
     tensors = {"lm_head.weight": released[f"{EMBEDDING}.weight"]} | released
     how_of = {EMBEDDING: embedding}.get
     packed, unpacked = tiny.pack(tensors, how_of)
+    del unpacked["lm_head.weight"]  # no longer what the unpacked embedding holds
     if head is not None:
         parts = mx.quantize(
             packed.pop("lm_head.weight"), head.group_size, head.bits, mode=head.mode
@@ -166,6 +168,31 @@ def test_a_released_checkpoint_may_be_sharded_and_repeat_tied_tensors(tmp_path, 
     assert len(repeats) > 50
     for name, array in parameters(once).items():
         assert mx.array_equal(array, parameters(repeated)[name]), name
+
+
+@pytest.mark.parametrize("name", ["lm_head", "model.encoder.language_model.layers.0.mlp.up_proj"])
+@pytest.mark.parametrize("how", [None, tiny.FORMATS[5]], ids=str)
+def test_a_repeat_that_holds_other_numbers_is_refused(tmp_path, released, name, how):
+    original = EMBEDDING if name == "lm_head" else name.replace("encoder.language_model", "decoder")
+    repeat = mx.array(released[f"{original}.weight"])
+    repeat[-1, -1] += 1
+    tensors, _ = tiny.pack(released | {f"{name}.weight": repeat}, {original: how, name: how}.get)
+    values = VALUES
+    if how is not None:
+        overrides = {original: how, name: how}
+        values = VALUES | {"quantization": tiny.table(Quantization(4, 64), overrides)}
+        parts = mx.quantize(repeat, how.group_size, how.bits, mode=how.mode)
+        leaves = ("weight", "scales", "biases")
+        tensors |= {f"{name}.{leaf}": a for leaf, a in zip(leaves, parts, strict=False)}
+    with pytest.raises(CheckpointError, match="should repeat") as caught:
+        tiny.load(tmp_path, values, tensors)
+    assert f"`{name}." in str(caught.value) and f"`{original}." in str(caught.value)
+
+
+def test_a_repeat_of_integers_without_scales_is_refused(tmp_path, released):
+    tensors = released | {"lm_head.weight": released[f"{EMBEDDING}.weight"].astype(mx.int32)}
+    with pytest.raises(CheckpointError, match="`lm_head.weight` of .* has dtype I32"):
+        tiny.load(tmp_path, VALUES, tensors)
 
 
 def test_every_tensor_of_the_files_is_a_parameter_of_the_model(tmp_path, released):
