@@ -16,6 +16,13 @@ CHECKED = [("checked", schedule) for schedule in emulator.SCHEDULES]
 RUNS = [*CHECKED, ("fast", "in order"), ("contracted", "in order")]
 DTYPES = [mx.float32, mx.float16, mx.bfloat16]
 each_run = pytest.mark.parametrize(("mode", "schedule"), RUNS)
+# Every dtype in every order, and float32 as compiled for speed.
+each_dtype_and_run = pytest.mark.parametrize(
+    ("dtype", "mode", "schedule"),
+    [(dtype, *how) for dtype in DTYPES for how in CHECKED]
+    + [(mx.float32, *how) for how in RUNS if how not in CHECKED],
+    ids=str,
+)
 each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 
 

@@ -5,7 +5,7 @@ import emulator
 import mlx.core as mx
 import numpy as np
 import pytest
-from emulated import each_dtype, each_run
+from emulated import CHECKED, each_dtype, each_dtype_and_run, each_run
 from tolerances import ROUTING_WEIGHTS
 
 from mlx_diffusiongemma.kernels import dispatch, reference, routing
@@ -62,8 +62,7 @@ def assert_consistent(got, experts):
     )
 
 
-@each_run
-@each_dtype
+@each_dtype_and_run
 def test_a_canvas_is_routed_as_by_the_twin(dtype, mode, schedule):
     for tokens in (1, 7, 32, 33, 70):
         arguments = (*drawn(tokens, 128, dtype, seed=tokens), 8)
@@ -77,8 +76,7 @@ def test_a_whole_canvas_of_the_released_size(mode, schedule):
     assert_equal(in_one_launch(*arguments, mode, schedule), reference.route(*arguments))
 
 
-@each_run
-@each_dtype
+@each_dtype_and_run
 def test_a_long_prompt_is_routed_as_by_the_twin(dtype, mode, schedule):
     for tokens in (1, 9, 100):  # the last threadgroup of the choice is not full
         arguments = (*drawn(tokens, 128, dtype, seed=tokens), 8)
@@ -124,7 +122,7 @@ def loads(tokens, counts, experts, top_k):
     return mx.array(scores)
 
 
-@each_run
+@pytest.mark.parametrize(("mode", "schedule"), CHECKED)
 @pytest.mark.parametrize("routed", [in_one_launch, in_two_launches])
 def test_experts_with_no_one_few_and_all_tokens(routed, mode, schedule):
     counts = [64, 0, 1, 15, 16, 17, 33, 0]
