@@ -21,6 +21,11 @@ import transformers
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from mlx_diffusiongemma.parity.recording import record  # noqa: E402
+from mlx_diffusiongemma.parity.reference import Reference  # noqa: E402
+from mlx_diffusiongemma.parity.suite import SMALL  # noqa: E402
+from mlx_diffusiongemma.parity.trace_file import write_trace  # noqa: E402
+from mlx_diffusiongemma.parity.workflow import suite_inputs  # noqa: E402
 from tools.reference import cases, left_to_right, margins, mutants, passes, replay, tiny  # noqa: E402
 from tools.reference.manifest import FIXTURES, sha256, write_arrays, write_section  # noqa: E402
 from tools.reference.settings import Settings  # noqa: E402
@@ -164,12 +169,34 @@ def _demo_settings() -> Settings:
     )
 
 
+def traces() -> None:
+    """Record traces of the parity kit: what `dgemma-mlx parity record` writes, only smaller."""
+    facts = {}
+    for name, sampler in cases.TRACES.items():
+        folder = DEMO if sampler is None else FIXTURES / "checkpoints" / name
+        inputs = suite_inputs(folder, SMALL)
+        if sampler is not None:
+            asked = [replace(case, settings=sampler) for case in inputs.generations]
+            inputs = replace(inputs, generations=tuple(asked))
+        trace = record(Reference.open(folder, name), inputs)
+        size = write_trace(_new(FIXTURES / "traces" / f"{name}.safetensors"), trace)
+        facts[name] = {"steps": [case.steps for case in trace.manifest.generations]}
+        print(f"{name}: {size} bytes, {facts[name]}")
+    write_section("traces", VERSIONS, facts)
+
+
+def _new(path: Path) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    return path
+
+
 SECTIONS = {
     "checkpoints": checkpoints,
     "passes": pass_recordings,
     "replays": replays,
     "demo": demo,
     "left_to_right": answers_left_to_right,
+    "traces": traces,
 }
 
 

@@ -1,7 +1,7 @@
 """`dgemma-mlx parity`: record a model in one place, check another copy of it in another."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -9,7 +9,11 @@ from mlx_diffusiongemma.cli import arguments
 from mlx_diffusiongemma.cli.console import note, print_json, say
 from mlx_diffusiongemma.cli.loading import check_backend, find_model
 from mlx_diffusiongemma.errors import ConfigError
+from mlx_diffusiongemma.hub import DEFAULT_MODEL
 from mlx_diffusiongemma.hub_cache import format_size
+
+if TYPE_CHECKING:
+    from mlx_diffusiongemma.parity.comparison import Comparison
 
 parity = typer.Typer(
     add_completion=False,
@@ -49,6 +53,17 @@ Like = Annotated[
         show_default=False,
     ),
 ]
+Precision = Annotated[
+    str | None,
+    typer.Option(
+        "--precision",
+        metavar="CLASS",
+        help="Judge as fp32, fp16, bf16, 8-bit or 4-bit. [the coarser of the two sides']",
+        show_default=False,
+    ),
+]
+TraceFile = Annotated[Path, typer.Argument(metavar="TRACE", help="A file of `parity record`.")]
+OtherTrace = Annotated[Path, typer.Argument(metavar="OTHER", help="What is held against it.")]
 Estimate = Annotated[
     bool,
     typer.Option(
@@ -108,6 +123,71 @@ def record_command(
         print_json(fields)
     else:
         say(f"wrote {out.name}: {format_size(size)}, {producer.dtype} on {producer.device}")
+
+
+@parity.command("check")
+def check_command(
+    trace: TraceFile,
+    model: arguments.Model = None,
+    dtype: arguments.Dtype = None,
+    precision: Precision = None,
+    revision: arguments.Revision = None,
+    force: arguments.Force = False,
+    as_json: arguments.Json = False,
+    verbose: arguments.Verbose = False,
+) -> None:
+    """Run TRACE again on a model here and say how far the two lie apart, and where they part.
+
+    The exit code is 1 when the verdict is FAIL.
+    """
+    check_backend()
+
+    from mlx_diffusiongemma.parity.trace_file import read_trace
+
+    recorded = read_trace(trace)  # before a model is fetched
+    name = model or DEFAULT_MODEL
+    folder = find_model(name, revision)
+
+    from mlx_diffusiongemma.parity.facts import check_same_model, model_facts
+    from mlx_diffusiongemma.parity.workflow import check, open_subject
+
+    check_same_model(recorded.manifest.model, model_facts(folder, name))  # before it is loaded
+    subject = open_subject(folder, name, backend="mlx", dtype=dtype, force=force)
+    _show(check(recorded, subject, progress=note), precision, as_json)
+
+
+@parity.command("compare")
+def compare_command(
+    trace: TraceFile,
+    other: OtherTrace,
+    precision: Precision = None,
+    as_json: arguments.Json = False,
+    verbose: arguments.Verbose = False,
+) -> None:
+    """Compare two traces of the same inputs: the second was recorded with `--like` the first.
+
+    The exit code is 1 when the verdict is FAIL.
+    """
+    check_backend()
+
+    from mlx_diffusiongemma.parity.comparison import compare
+    from mlx_diffusiongemma.parity.trace_file import read_trace
+
+    _show(compare(read_trace(trace), read_trace(other)), precision, as_json)
+
+
+def _show(comparison: "Comparison", precision: str | None, as_json: bool) -> None:
+    """Print the report; exit code 1 when the verdict is FAIL."""
+    from mlx_diffusiongemma.parity.report import as_fields, as_lines
+    from mlx_diffusiongemma.parity.verdict import judge
+
+    verdict = judge(comparison, precision)
+    if as_json:
+        print_json(as_fields(comparison, verdict))
+    else:
+        print("\n".join(as_lines(comparison, verdict)))
+    if not verdict.passed:
+        raise typer.Exit(1)
 
 
 def _show_estimate(model: str | None, suite: str, revision: str | None, as_json: bool) -> None:

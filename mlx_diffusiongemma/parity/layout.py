@@ -73,6 +73,7 @@ LAYER_OPERATIONS = (
     *("queries", "keys", "values", "attention", "residual"),
     *("router_scores", "experts", "router_weights", "dense", "routed", "output"),
 )
+OPERATIONS = (EMBEDDING, SOFT_EMBEDDING, SELF_CONDITIONING, *LAYER_OPERATIONS, FINAL_NORM)
 _WHOLE = ("router_scores", "experts", "router_weights")  # every channel is kept
 INPUTS = ("prompt", "canvas", "block", "second_canvas", "feed_ids", "feed_logits")
 LOGITS = ("logit_ids", "logits", "logsumexp", "argmax")

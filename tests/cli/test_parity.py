@@ -1,10 +1,14 @@
 """`dgemma-mlx parity`: recording, checking and comparing from the command line."""
 
 import json
+from pathlib import Path
 
 import pytest
 
+from mlx_diffusiongemma.model import attention
 from mlx_diffusiongemma.parity.trace_file import read_trace
+
+FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
 
 
 def test_the_released_model_is_sized_without_weights(run_here):
@@ -62,3 +66,49 @@ def test_without_torch_the_reference_says_what_to_install(run_here, monkeypatch,
     run = run_here("parity", "record", "demo", "-o", str(tmp_path / "x"))
     assert run.code == 1 and "the reference cannot be imported" in run.err
     assert "mlx-diffusiongemma[parity]" in run.err and "--backend mlx" in run.err
+
+
+DEMO_TRACE = str(FIXTURES / "traces" / "demo.safetensors")
+
+
+def test_the_demo_passes_the_trace_that_transformers_recorded(run_here):
+    run = run_here("parity", "check", DEMO_TRACE, "--model", "demo")
+    assert run.code == 0
+    lines = run.out.splitlines()
+    assert lines[0] == "reference  demo, transformers in float32 on cpu"
+    assert lines[-1] == "PASS as fp32"
+    assert "replay     story: steps 13 6 7, every decision is the same" in lines
+
+
+def test_json_and_a_verdict_by_another_precision(run_here):
+    arguments = ("parity", "check", DEMO_TRACE, "--model", "demo", "--json")
+    fields = json.loads(run_here(*arguments, "--precision", "bf16").out)
+    assert (fields["passed"], fields["precision"], fields["fault"]) == (True, "bf16", None)
+    assert fields["same_weights"] and fields["other"]["producer"]["backend"] == "mlx"
+
+
+def test_a_model_that_computes_something_else_fails_with_code_1(run_here, tmp_path, monkeypatch):
+    rope = attention.rotary_frequencies
+    monkeypatch.setattr(attention, "rotary_frequencies", lambda layer: rope(layer) * 1.01)
+    run = run_here("parity", "check", DEMO_TRACE, "--model", "demo")
+    assert run.code == 1
+    fault, verdict = run.out.splitlines()[-2:]
+    assert fault.startswith("first fault: layer 0, queries (prompt of long): error jumps from ")
+    assert verdict == "FAIL as fp32"
+
+
+def test_two_traces_are_compared(run_here, tmp_path):
+    out = str(tmp_path / "ours")
+    made = ("parity", "record", "demo", "--backend", "mlx", "-o", out, "--like", DEMO_TRACE)
+    assert run_here(*made).code == 0
+    run = run_here("parity", "compare", DEMO_TRACE, out)
+    assert (run.code, run.out.splitlines()[-1]) == (0, "PASS as fp32")
+
+
+def test_a_trace_of_another_model_is_refused_before_the_model_is_loaded(run_here):
+    trace = str(FIXTURES / "traces" / "small_window.safetensors")
+    run = run_here("parity", "check", trace, "--model", "demo")
+    assert (run.code, run.out) == (1, "")
+    assert run.err.startswith("error: the trace is of another model: here vocab_size is 1024")
+    run = run_here("parity", "check", __file__, "--model", "demo")
+    assert run.code == 1 and "is no trace, or it was cut short" in run.err

@@ -8,7 +8,9 @@ from recordings import FIXTURES, tiny_folder
 
 from mlx_diffusiongemma import hub
 from mlx_diffusiongemma.config import read_config, read_generation_config
+from mlx_diffusiongemma.model import DiffusionGemma
 from mlx_diffusiongemma.options import SamplerSettings
+from mlx_diffusiongemma.parity.facts import model_facts
 from mlx_diffusiongemma.parity.ours import OurModel
 from mlx_diffusiongemma.parity.recording import record
 from mlx_diffusiongemma.parity.suite import SMALL, Inputs, fresh_inputs
@@ -44,3 +46,8 @@ def random_trace() -> Trace:
 def shipped(name: str) -> Trace:
     """A trace that transformers recorded."""
     return read_trace(TRACES / f"{name}.safetensors")
+
+
+def ours(model: DiffusionGemma, name: str) -> OurModel:
+    """A loaded model, perhaps a broken one, as the subject of a check."""
+    return OurModel(model, model_facts(folder_of(name), name))

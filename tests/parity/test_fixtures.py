@@ -6,6 +6,8 @@ import pytest
 from recordings import FIXTURES, MANIFEST, read_about
 
 from mlx_diffusiongemma import hub
+from mlx_diffusiongemma.parity.facts import model_facts
+from mlx_diffusiongemma.parity.trace_file import read_trace
 
 FILES = {name: facts for section in MANIFEST.values() for name, facts in section["files"].items()}
 NOT_RECORDED = {"MANIFEST.json", "README.md"}
@@ -26,7 +28,14 @@ def test_nothing_else_lies_among_the_fixtures():
     files = [path for path in FIXTURES.rglob("[!.]*") if path.is_file()]
     on_disk = {path.relative_to(FIXTURES).as_posix() for path in files}
     assert on_disk == set(FILES) | NOT_RECORDED
-    assert sum(facts["bytes"] for facts in FILES.values()) < 6_000_000
+    assert sum(facts["bytes"] for facts in FILES.values()) < 7_000_000
+
+
+def test_the_trace_of_the_demo_is_of_the_model_in_the_package():
+    recorded = read_trace(FIXTURES / "traces" / "demo.safetensors").manifest.model
+    assert recorded == model_facts(hub.resolve(hub.DEMO), hub.DEMO), (
+        "it was recorded from another demo model: run `python tools/make_fixtures.py --only traces`"
+    )
 
 
 @pytest.mark.parametrize("section", sorted(MANIFEST))

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+from mlx_diffusiongemma.options import SamplerSettings
 from tools.reference.settings import Settings
 
 
@@ -95,3 +96,8 @@ DEMO_PROMPTS = {
 
 # Tiny models that read 31 tokens one by one, past their windows, and the seed of these.
 LEFT_TO_RIGHT = {"small_window": 900, "middle_window": 901}
+
+# Traces of the parity kit: model -> sampler; None is the demo model with its own. Random models
+# never converge, so a few steps must do.
+_FEW_STEPS = SamplerSettings(max_denoising_steps=8, entropy_bound=1.0, t_min=0.05, t_max=0.1)
+TRACES = {"demo": None, "small_window": _FEW_STEPS, "wide_window": _FEW_STEPS}
