@@ -62,6 +62,15 @@ Precision = Annotated[
         show_default=False,
     ),
 ]
+Html = Annotated[
+    Path | None,
+    typer.Option(
+        "--html",
+        metavar="FILE",
+        help="Write the report as a page with plots, too.",
+        show_default=False,
+    ),
+]
 TraceFile = Annotated[Path, typer.Argument(metavar="TRACE", help="A file of `parity record`.")]
 OtherTrace = Annotated[Path, typer.Argument(metavar="OTHER", help="What is held against it.")]
 Estimate = Annotated[
@@ -131,6 +140,7 @@ def check_command(
     model: arguments.Model = None,
     dtype: arguments.Dtype = None,
     precision: Precision = None,
+    html: Html = None,
     revision: arguments.Revision = None,
     force: arguments.Force = False,
     as_json: arguments.Json = False,
@@ -153,7 +163,7 @@ def check_command(
 
     check_same_model(recorded.manifest.model, model_facts(folder, name))  # before it is loaded
     subject = open_subject(folder, name, backend="mlx", dtype=dtype, force=force)
-    _show(check(recorded, subject, progress=note), precision, as_json)
+    _show(check(recorded, subject, progress=note), precision, html, as_json)
 
 
 @parity.command("compare")
@@ -161,6 +171,7 @@ def compare_command(
     trace: TraceFile,
     other: OtherTrace,
     precision: Precision = None,
+    html: Html = None,
     as_json: arguments.Json = False,
     verbose: arguments.Verbose = False,
 ) -> None:
@@ -173,15 +184,20 @@ def compare_command(
     from mlx_diffusiongemma.parity.comparison import compare
     from mlx_diffusiongemma.parity.trace_file import read_trace
 
-    _show(compare(read_trace(trace), read_trace(other)), precision, as_json)
+    _show(compare(read_trace(trace), read_trace(other)), precision, html, as_json)
 
 
-def _show(comparison: "Comparison", precision: str | None, as_json: bool) -> None:
+def _show(
+    comparison: "Comparison", precision: str | None, html: Path | None, as_json: bool
+) -> None:
     """Print the report; exit code 1 when the verdict is FAIL."""
+    from mlx_diffusiongemma.parity.page import as_page
     from mlx_diffusiongemma.parity.report import as_fields, as_lines
     from mlx_diffusiongemma.parity.verdict import judge
 
     verdict = judge(comparison, precision)
+    if html is not None:
+        html.write_text(as_page(comparison, verdict), encoding="utf-8")
     if as_json:
         print_json(as_fields(comparison, verdict))
     else:

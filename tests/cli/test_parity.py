@@ -97,6 +97,13 @@ def test_a_model_that_computes_something_else_fails_with_code_1(run_here, tmp_pa
     assert verdict == "FAIL as fp32"
 
 
+def test_the_page_is_written_beside_the_lines(run_here, tmp_path):
+    page = tmp_path / "report.html"
+    run = run_here("parity", "compare", DEMO_TRACE, DEMO_TRACE, "--html", str(page))
+    assert run.out.endswith("PASS as fp32\n")
+    assert page.read_text().count("<svg") == 4
+
+
 def test_two_traces_are_compared(run_here, tmp_path):
     out = str(tmp_path / "ours")
     made = ("parity", "record", "demo", "--backend", "mlx", "-o", out, "--like", DEMO_TRACE)
