@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 parity = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
-    no_args_is_help=True,
     help="Prove that one copy of a model computes what another does, with files.",
 )
 
@@ -83,7 +82,7 @@ Estimate = Annotated[
 ]
 
 
-@parity.command("record")
+@parity.command("record", short_help="Write down what a model computes.")
 def record_command(
     model: Annotated[
         str | None,
@@ -134,7 +133,7 @@ def record_command(
         say(f"wrote {out.name}: {format_size(size)}, {producer.dtype} on {producer.device}")
 
 
-@parity.command("check")
+@parity.command("check", short_help="Run a trace again on a model here.")
 def check_command(
     trace: TraceFile,
     model: arguments.Model = None,
@@ -166,7 +165,7 @@ def check_command(
     _show(check(recorded, subject, progress=note), precision, html, as_json)
 
 
-@parity.command("compare")
+@parity.command("compare", short_help="Compare two traces.")
 def compare_command(
     trace: TraceFile,
     other: OtherTrace,

@@ -187,7 +187,8 @@ def _dense(feed: Arrays, vocab_size: int) -> np.ndarray:
 def largest(logits: np.ndarray, count: int) -> np.ndarray:
     """int32 [rows, count]: tokens of the largest logits, best first; ties to the lower id."""
     count = min(count, logits.shape[-1])
-    some = np.sort(np.argpartition(-logits, count - 1, axis=-1)[:, :count], axis=-1)
+    # Row by row, here and below: indices of a whole canvas would take half a gigabyte.
+    some = np.stack([np.sort(np.argpartition(-row, count - 1)[:count]) for row in logits])
     values = np.take_along_axis(logits, some, axis=-1)
     order = np.argsort(-values, axis=-1, kind="stable")
     return np.take_along_axis(some, order, axis=-1).astype(np.int32)
@@ -196,7 +197,6 @@ def largest(logits: np.ndarray, count: int) -> np.ndarray:
 def log_sum_exp(logits: np.ndarray) -> np.ndarray:
     """float32 [rows], summed in float64."""
     top = logits.max(-1).astype(np.float64)
-    # Row by row: a canvas of the released model in float64 would take half a gigabyte.
     sums = [
         np.exp(row.astype(np.float64) - high).sum() for row, high in zip(logits, top, strict=True)
     ]

@@ -68,7 +68,10 @@ class Reference:
                 "transformers does not read MLX's quantised checkpoints",
                 hint="record the released one, or use `--backend mlx`",
             )
-        device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        has_gpu = torch.cuda.is_available()
+        if device == "cuda" and not has_gpu:
+            raise ConfigError("device is 'cuda', and torch finds none here", hint="use cpu")
+        device = device or ("cuda" if has_gpu else "cpu")
         dtype = dtype or ("float32" if device == "cpu" else config.dtype)
         model = DiffusionGemmaForBlockDiffusion.from_pretrained(
             folder, dtype=_DTYPES[dtype], experts_implementation="eager", local_files_only=True

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from mlx_diffusiongemma.config import read_config, read_generation_config
+from mlx_diffusiongemma.device import check_dtype_name
 from mlx_diffusiongemma.errors import ConfigError
 from mlx_diffusiongemma.parity.comparison import Comparison, compare
 from mlx_diffusiongemma.parity.facts import check_same_model
@@ -39,6 +40,7 @@ def open_subject(
     """
     if backend not in BACKENDS:
         raise ConfigError(f"backend is {backend!r}", hint=f"backends: {', '.join(BACKENDS)}")
+    check_dtype_name(dtype)
     if backend == "mlx":
         if device is not None:
             raise ConfigError(

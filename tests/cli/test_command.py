@@ -18,7 +18,7 @@ ENDLESS = ("--steps", "1000000", "--stability-threshold", "1000000")
 HEAVY = ("mlx.core", "mlx_lm", "transformers", "numpy", "huggingface_hub")
 
 
-@pytest.mark.parametrize("command", ["", "generate", "chat", "info"])
+@pytest.mark.parametrize("command", ["", "generate", "chat", "info", "parity", "parity check"])
 def test_help_needs_no_heavy_import(command):
     code = f"""
 import sys

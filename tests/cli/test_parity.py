@@ -39,6 +39,7 @@ def test_our_own_model_is_recorded(run_here, tmp_path):
     ("arguments", "error"),
     [
         (["record"], "there is no MODEL"),
+        (["record", "demo", "-o", "x", "--dtype", "int8"], "dtype is 'int8'"),
         (["record", "demo"], "there is no --out"),
         (["record", "demo", "-o", "x", "--suite", "huge"], "there is no suite 'huge'"),
         (["record", "demo", "-o", "x", "--backend", "jax"], "backend is 'jax'"),
@@ -56,6 +57,12 @@ def test_what_cannot_be_done_is_said_in_one_line(run_here, monkeypatch, tmp_path
     assert run.code == 1 and run.out == ""
     assert run.err.startswith(f"error: {error}")
     assert not list(tmp_path.iterdir())
+
+
+def test_without_a_command_the_error_is_one_line(run_here):
+    run = run_here("parity")
+    assert (run.code, run.out) == (2, "")
+    assert run.err.splitlines()[0] == "error: missing command"
 
 
 def test_without_torch_the_reference_says_what_to_install(run_here, monkeypatch, tmp_path):

@@ -4,8 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from recordings import FIXTURES
 from small_traces import FEW_STEPS, folder_of, ours, shipped, tiny_inputs
 
+from mlx_diffusiongemma.errors import ConfigError
 from mlx_diffusiongemma.parity.comparison import compare
 from mlx_diffusiongemma.parity.recording import record
 from mlx_diffusiongemma.parity.suite import inputs_of
@@ -74,3 +76,15 @@ def test_the_reference_replays_draws_and_goes_on_where_they_end():
         assert np.array_equal(
             mine[4 * canvas : 4 * canvas + 4], theirs[6 * canvas : 6 * canvas + 4]
         )
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there_is_said():
+    with pytest.raises(ConfigError, match="torch finds none"):
+        open_subject(folder_of("demo"), "demo", backend="transformers", device="cuda")
+
+
+def test_a_quantised_checkpoint_is_none_for_the_reference():
+    folder = FIXTURES / "mlx_vlm" / "affine_8"
+    with pytest.raises(ConfigError, match="does not read MLX's quantised"):
+        open_subject(folder, str(folder), backend="transformers", device="cpu")
