@@ -20,6 +20,7 @@ from mlx_diffusiongemma.device import on_cpu
 from mlx_diffusiongemma.errors import CheckpointError, ConfigError
 from mlx_diffusiongemma.model import DiffusionGemma
 from mlx_diffusiongemma.model.experts import ExpertLinear
+from mlx_diffusiongemma.model.layers import Linear
 from mlx_diffusiongemma.quantization import Quantization
 
 _log = logging.getLogger(__name__)
@@ -53,14 +54,24 @@ def load_weights(config: ModelConfig, folder: Path, dtype: mx.Dtype) -> Diffusio
     for why, tensors in plan.left_out.items():
         _log.info("left out %d %s tensors of `%s`", len(tensors), why, folder)
     for file, parameters in _slices(plan):
-        arrays = mx.load(str(file))
-        assert isinstance(arrays, dict)
-        cast = [(parameter, _cast(arrays[name], dtype)) for parameter, name in parameters.items()]
-        del arrays
-        mx.eval([array for _, array in cast])
-        model.load_weights(cast, strict=False)
+        _fill(model, file, parameters, dtype)
+    if on_cpu():
+        for module in model.modules():
+            if isinstance(module, Linear):
+                module.store_transposed()
+                mx.eval(module.weight)
     model.eval()
     return model
+
+
+def _fill(model: DiffusionGemma, file: Path, parameters: dict[str, str], dtype: mx.Dtype) -> None:
+    """Read tensors of one file into the model; `parameters` says which, as `_slices` does."""
+    arrays = mx.load(str(file))
+    assert isinstance(arrays, dict)
+    cast = [(parameter, _cast(arrays[name], dtype)) for parameter, name in parameters.items()]
+    del arrays
+    mx.eval([array for _, array in cast])
+    model.load_weights(cast, strict=False)
 
 
 def _check_repeats(plan: TensorPlan, dtype: mx.Dtype) -> None:

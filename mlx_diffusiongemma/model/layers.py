@@ -38,6 +38,11 @@ class Linear(nn.Linear):
         """float [..., input_dims] -> float [..., output_dims]."""
         return kernels.linear(x, self.weight)
 
+    def store_transposed(self) -> None:
+        """Keep the same weight in memory as its transpose lies, which `kernels.linear` multiplies
+        by on the CPU back-end: it then copies nothing, or whole rows."""
+        self.weight = mx.contiguous(self.weight.T).T
+
 
 class Embedding(nn.Embedding):
     """Token embedding, tied to the head."""
