@@ -1,13 +1,16 @@
 """`dgemma-mlx parity`: recording, checking and comparing from the command line."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from mlx_diffusiongemma.model import attention
 from mlx_diffusiongemma.parity.trace_file import read_trace
+from mlx_diffusiongemma.parity.verdict import LIMITS
 
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "parity.md"
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
 
 
@@ -126,3 +129,25 @@ def test_a_trace_of_another_model_is_refused_before_the_model_is_loaded(run_here
     assert run.err.startswith("error: the trace is of another model: here vocab_size is 1024")
     run = run_here("parity", "check", __file__, "--model", "demo")
     assert run.code == 1 and "is no trace, or it was cut short" in run.err
+
+
+def test_the_example_of_the_page_runs(capsys):
+    (example,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    exec(compile(example, "parity.md", "exec"), {})
+    assert capsys.readouterr().out == "fp32 True None\n"
+
+
+def test_the_page_says_the_limits_and_the_size_that_are_true(run_here):
+    rows = re.findall(
+        r"^\| `([\w-]+)` \| ([\d.]+), .*? \| ([\d.]+) % \| ([\d.]+) \| ([\d.]+) % ",
+        PAGE.read_text(),
+        re.M,
+    )
+    assert [row[0] for row in rows] == list(LIMITS)
+    for name, *numbers in rows:
+        limits = LIMITS[name]
+        shares = (limits.operation, 100 * limits.routing, limits.kl, 100 * limits.agreement)
+        assert [float(number) for number in numbers] == pytest.approx(shares)
+    (size,) = re.findall(r"at most (\d+) MB", PAGE.read_text())
+    fields = json.loads(run_here("parity", "record", "--estimate", "--json").out)
+    assert round(fields["bytes"] / 1e6) == int(size)
