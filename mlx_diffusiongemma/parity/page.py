@@ -103,7 +103,7 @@ def _layers(comparison: Comparison, verdict: Verdict) -> Iterator[str]:
         framed = fault.layer, _MEASURED.index(fault.operation)
     values = [[worst[layer, name] for name in _MEASURED] for layer in range(count)]
     columns = [name.replace("_", " ") for name in _MEASURED]
-    yield '<p class="note">Operations in the order of computation: the stronger, the further off.</p>'
+    yield '<p class="note">In the order of computation: the stronger, the further off.</p>'
     yield error_map(labels, columns, values, worst=framed)
 
 
