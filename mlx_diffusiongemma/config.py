@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from mlx_diffusiongemma.errors import CheckpointError, ConfigError
-from mlx_diffusiongemma.fields import choice, integer, number, section, token_ids
+from mlx_diffusiongemma.fields import LARGEST, choice, integer, number, section, token_ids
 from mlx_diffusiongemma.options import SamplerSettings
 from mlx_diffusiongemma.quantization import QuantizationTable
 
+_MOST_LAYERS = 10_000
+_DIGITS = 10  # more than any layer's number has
 _SLIDING, _FULL = "sliding_attention", "full_attention"
 _ROPE: dict[str, dict[str, Any]] = {
     _SLIDING: {"rope_type": "default", "rope_theta": 10_000.0},
@@ -85,6 +87,7 @@ class ModelConfig:
                 f"top_k_experts is {self.top_k_experts} of num_experts {self.num_experts}",
                 hint="top_k_experts must be between 1 and num_experts",
             )
+        self._check_widths()
         for layer in self.layers:
             if self.num_attention_heads % layer.num_key_value_heads or layer.head_dim % 2:
                 raise ConfigError(
@@ -92,6 +95,19 @@ class ModelConfig:
                     f"{layer.num_key_value_heads}, head_dim {layer.head_dim}",
                     hint="key-value heads must divide the heads, and head_dim must be even",
                 )
+
+    def _check_widths(self) -> None:
+        """Refuse sizes that are possible one by one but make rows longer than MLX can hold."""
+        widths = {"2 * moe_intermediate_size": 2 * self.moe_intermediate_size}
+        for layer in self.layers:
+            widths["num_attention_heads * head_dim"] = self.num_attention_heads * layer.head_dim
+            widths["num_key_value_heads * head_dim"] = layer.num_key_value_heads * layer.head_dim
+            for what, width in widths.items():
+                if width > LARGEST:
+                    raise ConfigError(
+                        f"the checkpoint says {what} = {width}",
+                        hint=f"it must be at most {LARGEST}",
+                    )
 
 
 @dataclass(frozen=True)
@@ -113,7 +129,7 @@ def read_json(path: Path) -> dict[str, Any]:
         ) from None
     except OSError as error:
         raise CheckpointError(f"`{path}` cannot be read: {error.strerror}") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # no JSON or UTF-8, endless digits, too deep
         raise CheckpointError(
             f"`{path}` is not valid JSON: {error}", hint="fetch this file again"
         ) from None
@@ -188,7 +204,7 @@ def parse_config(values: Mapping[str, Any]) -> ModelConfig:
 
 
 def _layers(text: Mapping[str, Any]) -> tuple[LayerConfig, ...]:
-    count = integer(text, "num_hidden_layers")
+    count = integer(text, "num_hidden_layers", most=_MOST_LAYERS)
     types = text.get("layer_types")
     if types is None:  # the reference's pattern: five sliding layers, then a full one
         types = [_FULL if (index + 1) % 6 == 0 else _SLIDING for index in range(count)]
@@ -218,7 +234,7 @@ def _per_layer(text: Mapping[str, Any], count: int) -> dict[int, Mapping[str, An
         return None
     layers = {}
     for key in values:
-        index = int(key) if key.isdecimal() else count
+        index = int(key) if key.isdecimal() and len(key) < _DIGITS else count
         own = section(values, key) or {}
         if index >= count or not set(own) <= {"head_dim", "num_key_value_heads"}:
             raise ConfigError(

@@ -10,16 +10,19 @@ from typing import Any
 from mlx_diffusiongemma.errors import ConfigError
 
 _MAX = sys.float_info.max
+LARGEST = 2**31 - 1  # of an array's dimension in MLX
 
 
-def integer(values: Mapping[str, Any], name: str, default: int | None = None) -> int:
-    """An integer of 1 or more; required when there is no default."""
+def integer(
+    values: Mapping[str, Any], name: str, default: int | None = None, *, most: int = LARGEST
+) -> int:
+    """An integer from 1 to `most`; required when there is no default."""
     value = values.get(name)
     value = default if value is None else value
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
         raise ConfigError(
             f"the checkpoint says {name} {value!r}",
-            hint=f"{name} must be an integer of 1 or more",
+            hint=f"{name} must be an integer from 1 to {most}",
         )
     return value
 

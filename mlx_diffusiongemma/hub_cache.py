@@ -70,7 +70,7 @@ def is_complete(snapshot: Path) -> bool:
     if _INDEX in here:
         try:
             needed |= set(json.loads((snapshot / _INDEX).read_text())["weight_map"].values())
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
             return False
     elif not any(name.endswith(WEIGHTS) and "-of-" not in name for name in here):
         return False

@@ -146,7 +146,10 @@ def test_a_folder_without_a_config_is_refused(tmp_path):
         (b"\xff\xfe", "is not valid JSON"),
         (b"[]", "holds a JSON list, not an object"),
         (b"", "is not valid JSON"),
+        (100_000 * b"[", "is not valid JSON"),
+        (b'{"vocab_size": ' + 5_000 * b"9" + b"}", "is not valid JSON"),
     ],
+    ids=lambda value: str(value)[:20],
 )
 def test_bad_json_is_refused_with_the_file(tmp_path, content, problem):
     (tmp_path / "config.json").write_bytes(content)

@@ -48,12 +48,13 @@ SIZES = [
 OPTIONAL_SIZES = ["max_position_embeddings", "head_dim", "num_key_value_heads", "global_head_dim"]
 
 
-@pytest.mark.parametrize("value", ["64", -1, 0, True, 2.0, [8]], ids=repr)
+@pytest.mark.parametrize("value", ["64", -1, 0, True, 2.0, [8], 2**31, 10**30], ids=repr)
 @pytest.mark.parametrize("name", SIZES + OPTIONAL_SIZES)
 def test_a_size_must_be_a_positive_integer(name, value):
     error = refusal(with_text(**{name: value}))
     assert str(error) == f"the checkpoint says {name} {value!r}"
-    assert error.hint == f"{name} must be an integer of 1 or more"
+    most = 10_000 if name == "num_hidden_layers" else 2**31 - 1
+    assert error.hint == f"{name} must be an integer from 1 to {most}"
 
 
 @pytest.mark.parametrize("name", SIZES)
@@ -108,6 +109,7 @@ def test_layer_types_must_name_a_known_kind_for_every_layer(types, problem):
     [
         {"30": {"head_dim": 512}},
         {"-1": {"head_dim": 512}},
+        {5_000 * "9": {"head_dim": 512}},
         {"full_attention": {"head_dim": 512}},
         {"05": {"intermediate_size": 64}},
         {"05": {"skip": ["mlp"]}},
@@ -115,7 +117,7 @@ def test_layer_types_must_name_a_known_kind_for_every_layer(types, problem):
         {"05": 512},
         [512],
     ],
-    ids=str,
+    ids=lambda own: str(own)[:40],
 )
 def test_a_per_layer_config_we_cannot_follow_is_refused(own):
     assert refusal(with_text(per_layer_config=own)).hint
@@ -152,6 +154,30 @@ def test_sizes_that_do_not_go_together_are_refused(changes, problem):
     error = refusal(with_text(**changes))
     assert problem in str(error)
     assert error.hint
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"moe_intermediate_size": 2**30}, "2 * moe_intermediate_size = 2147483648"),
+        ({"num_attention_heads": 2**23}, "num_attention_heads * head_dim = 2147483648"),
+        (
+            {"num_key_value_heads": 2**23, "head_dim": 256, "num_attention_heads": 1},
+            "num_key_value_heads * head_dim = 2147483648",
+        ),
+    ],
+)
+def test_rows_longer_than_an_array_can_have_are_refused(changes, problem):
+    error = refusal(with_text(**changes))
+    assert str(error) == f"the checkpoint says {problem}"
+    assert error.hint == "it must be at most 2147483647"
+
+
+def test_the_most_layers_are_read_and_one_more_is_refused_before_a_list_is_built():
+    assert len(parse_config(with_text(layer_types=..., num_hidden_layers=10_000)).layers) == 10_000
+    for count in (10_001, 10**11):
+        error = refusal(with_text(layer_types=..., num_hidden_layers=count))
+        assert str(error) == f"the checkpoint says num_hidden_layers {count}"
 
 
 @pytest.mark.parametrize("dtype", ["float8_e4m3fn", "auto", 16, ["float32"]], ids=str)

@@ -84,7 +84,7 @@ class Conversation:
         """Read what `save` wrote."""
         try:
             messages = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError:
+        except (ValueError, RecursionError):
             raise PromptError(f"`{path}` is not JSON", hint=_LAYOUT) from None
         return cls.from_messages(messages, str(path))
 

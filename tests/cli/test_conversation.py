@@ -82,7 +82,7 @@ def test_a_file_that_is_no_chat_is_named_with_its_first_fault(tmp_path, messages
     assert str(path) in str(raised.value) and raised.value.hint
 
 
-@pytest.mark.parametrize("content", [b"{", b"\xff\xfe"])
+@pytest.mark.parametrize("content", [b"{", b"\xff\xfe", 100_000 * b"["], ids=len)
 def test_a_file_that_is_not_json(tmp_path, content):
     path = tmp_path / "chat.json"
     path.write_bytes(content)

@@ -85,8 +85,9 @@ def test_a_snapshot_is_complete_when_nothing_it_names_is_missing(tmp_path):
     assert not is_complete(tmp_path)
     (tmp_path / "model.safetensors").touch()
     assert is_complete(tmp_path)
-    (tmp_path / "model.safetensors.index.json").write_text("{")
-    assert not is_complete(tmp_path)
+    for damaged in "{", 100_000 * "[":
+        (tmp_path / "model.safetensors.index.json").write_text(damaged)
+        assert not is_complete(tmp_path)
 
 
 @pytest.mark.parametrize(
