@@ -177,6 +177,11 @@ def parse_config(values: Mapping[str, Any]) -> ModelConfig:
                     f"the checkpoint says {name} {value!r}",
                     hint=f"this runtime supports {name} {allowed[0]!r} only",
                 )
+    if text.get("final_logit_softcapping", ...) is None:  # the reference divides by it
+        raise ConfigError(
+            "the checkpoint says final_logit_softcapping null",
+            hint="leave it out for 30, or say a finite number above 0",
+        )
     images = (token_ids(values, name, default) for name, default in _IMAGE_TOKENS.items())
     return ModelConfig(
         vocab_size=integer(text, "vocab_size"),
@@ -221,6 +226,11 @@ def _layers(text: Mapping[str, Any]) -> tuple[LayerConfig, ...]:
     types = [*types[:-1], _FULL]  # the reference makes the last layer full whatever it says
     own = _per_layer(text, count)
     rope = section(text, "rope_parameters") or _ROPE
+    if not set(rope) <= set(_ROPE):
+        raise ConfigError(
+            f"the checkpoint says rope_parameters {dict(rope)!r}",
+            hint=f"it must hold an object for each of {_SLIDING!r} and {_FULL!r}, nothing else",
+        )
     return tuple(
         _layer(text, kind, own=None if own is None else own.get(index, {}), rope=rope)
         for index, kind in enumerate(types)

@@ -70,7 +70,6 @@ def test_absent_text_fields_take_the_references_defaults():
         "layer_types",
         "rope_parameters",
         "rms_norm_eps",
-        "final_logit_softcapping",
         "max_position_embeddings",
         "use_bidirectional_attention",
         "hidden_activation",
@@ -78,7 +77,8 @@ def test_absent_text_fields_take_the_references_defaults():
         "tie_word_embeddings",
     ]
     for absent in (..., None):
-        config = parse_config(with_text(**dict.fromkeys(names, absent)))
+        values = dict.fromkeys(names, absent) | {"final_logit_softcapping": ...}  # null is refused
+        config = parse_config(with_text(**values))
         assert [layer.is_sliding for layer in config.layers] == 5 * [*5 * [True], False]
         sliding, full = config.layers[0], config.layers[5]
         assert (sliding.head_dim, sliding.num_key_value_heads, sliding.rotary_pairs) == (

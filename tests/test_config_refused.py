@@ -143,6 +143,27 @@ def test_another_rope_is_refused(rope):
 
 
 @pytest.mark.parametrize(
+    "rope",
+    [
+        {"rope_type": "yarn"},
+        {"rope_type": "default", "rope_theta": 1e4},
+        tiny.ROPE | {"rope_theta": 1e4},
+    ],
+    ids=str,
+)
+def test_a_rope_that_is_not_said_layer_kind_by_layer_kind_is_refused(rope):
+    error = refusal(with_text(rope_parameters=rope))
+    assert str(error) == f"the checkpoint says rope_parameters {rope!r}"
+    assert "'sliding_attention' and 'full_attention'" in error.hint
+
+
+def test_a_softcap_of_null_is_refused_since_the_reference_divides_by_it():
+    error = refusal(with_text(final_logit_softcapping=None))
+    assert str(error) == "the checkpoint says final_logit_softcapping null"
+    assert "leave it out for 30" in error.hint
+
+
+@pytest.mark.parametrize(
     ("changes", "problem"),
     [
         ({"top_k_experts": 129}, "top_k_experts is 129 of num_experts 128"),
