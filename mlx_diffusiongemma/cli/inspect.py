@@ -38,8 +38,9 @@ def inspect_command(
     """
     wanted = 2 if diff else 1
     if len(models) != wanted:
+        given = "1 model was" if len(models) == 1 else f"{len(models)} models were"
         raise ConfigError(
-            f"{len(models)} models were given, and this takes {wanted}",
+            f"{given} given, and this takes {wanted}",
             hint="`inspect MODEL` lists tensors, `inspect --diff MODEL MODEL` compares two",
         )
     folders = [find_model(name, revision) for name in models]

@@ -111,7 +111,7 @@ def test_only_some_are_compared_too(run_here, write, tensors):
     ("args", "message"),
     [
         (["one", "other"], "2 models were given, and this takes 1"),
-        (["--diff", "one"], "1 models were given, and this takes 2"),
+        (["--diff", "one"], "1 model was given, and this takes 2"),
         (["--diff", "one", "small"], "has shape"),
         (["--diff", "one", "shallow"], "is in `"),
     ],
