@@ -26,9 +26,11 @@ from mlx_diffusiongemma.hub_cache import (
     CutShortError,
     HubFile,
     ModelCache,
+    check_revision,
     format_size,
     is_commit,
 )
+from mlx_diffusiongemma.hub_refusals import NOT_A_HUB, HubUnreachableError, explain
 from mlx_diffusiongemma.version import __version__
 
 DEFAULT_MODEL = "mlx-community/diffusiongemma-26B-A4B-it-4bit"
@@ -45,7 +47,6 @@ _WANTED = (
     *("added_tokens.json", "vocab.json", "merges.txt", "chat_template.jinja", "chat_template.json"),
     *("processor_config.json", "preprocessor_config.json"),
 )
-
 logger = logging.getLogger(__name__)
 
 
@@ -109,11 +110,9 @@ def resolve(
         raise HubError(f"model `{name}` is a file", hint=_FORMS)
     if not _HUB_ID.fullmatch(name):
         raise HubError(f"there is no folder `{name}`, and it is not a Hub model", hint=_FORMS)
-    return _from_hub(name, "main" if revision is None else revision, progress, on_plan)
-
-
-class _HubUnreachableError(HubError):
-    """The Hub does not answer now, so a copy in the cache may serve instead."""
+    wanted = "main" if revision is None else revision
+    check_revision(wanted)
+    return _from_hub(name, wanted, progress, on_plan)
 
 
 def _from_hub(
@@ -133,7 +132,7 @@ def _from_hub(
         )
     try:
         commit, listed = _list_files(repo, revision)
-    except _HubUnreachableError as error:
+    except HubUnreachableError as error:
         if kept is None:
             raise
         logger.warning("%s; using `%s` from the cache, commit %s", error, repo, kept.name)
@@ -165,8 +164,8 @@ def _list_files(repo: str, revision: str) -> tuple[str, list[HubFile]]:
         info = api.model_info(repo, revision=revision, files_metadata=True, timeout=timeout)
     except errors.HFValidationError as error:
         raise HubError(f"`{repo}` cannot be the name of a Hub model", hint=_FORMS) from error
-    except (errors.HTTPError, ValueError, KeyError) as error:
-        raise _explain(error, repo, revision) from error
+    except (errors.HTTPError, *NOT_A_HUB) as error:
+        raise explain(error, repo, revision) from error
     listed = [
         HubFile(found.rfilename, found.size or 0, sha256 or found.blob_id or "", sha256)
         for found in info.siblings or ()
@@ -181,41 +180,6 @@ def _list_files(repo: str, revision: str) -> tuple[str, list[HubFile]]:
                 hint=f"pick a repository in safetensors format, such as `{DEFAULT_MODEL}`",
             )
     return f"{info.sha}", sorted(listed, key=lambda file: (file.name.endswith(WEIGHTS), file.name))
-
-
-def _explain(error: Exception, repo: str, revision: str) -> HubError:
-    """What a person needs to know about an error of huggingface_hub or of the connection."""
-    from huggingface_hub import constants, errors
-
-    page = f"{constants.ENDPOINT}/{repo}"
-    if isinstance(error, errors.GatedRepoError):
-        return HubError(
-            f"`{repo}` is gated, and the Hub does not give it to you yet",
-            hint=f"accept its licence at {page}, then run `hf auth login` or set HF_TOKEN",
-        )
-    if isinstance(error, errors.RevisionNotFoundError):
-        return HubError(
-            f"`{repo}` has no revision `{revision}`", hint=f"{page}/commits/main lists its commits"
-        )
-    if isinstance(error, errors.RepositoryNotFoundError):
-        return HubError(
-            f"the Hub has no model `{repo}`, or it is private",
-            hint="check the spelling; for a private model, run `hf auth login` or set HF_TOKEN",
-        )
-    status = error.response.status_code if isinstance(error, errors.HfHubHTTPError) else None
-    if status is None or status >= 500 or status in (408, 429):
-        cause = f"HTTP {status}" if status else str(error).split("\n")[0] or type(error).__name__
-        if isinstance(error, ValueError | KeyError):
-            cause = "what answers there is not a Hub"
-        return _HubUnreachableError(
-            f"the Hub at {constants.ENDPOINT} cannot be reached ({cause})",
-            hint=f"check the network and HF_ENDPOINT: `{repo}` is not on this disk; "
-            f"`{DEMO}` and folders need no network",
-        )
-    return HubError(
-        f"the Hub refuses `{repo}` (HTTP {status})",
-        hint=f"open {page} in a browser; HF_TOKEN must belong to an account that may read it",
-    )
 
 
 class _Download:
@@ -245,8 +209,8 @@ class _Download:
                         self._progress(DownloadProgress(done, self._plan.total_bytes, file.name))
                 return
             except (errors.HTTPError, errors.LocalEntryNotFoundError, CutShortError) as error:
-                explained = _explain(error, self._plan.repo, self._plan.revision)
-                if not isinstance(explained, _HubUnreachableError):
+                explained = explain(error, self._plan.repo, self._plan.revision)
+                if not isinstance(explained, HubUnreachableError):
                     raise explained from error
                 here = self._cache.bytes_here(file)
                 attempt, most = (0, here) if here > most else (attempt + 1, most)

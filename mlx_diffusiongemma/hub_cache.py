@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from mlx_diffusiongemma.errors import HubError
+from mlx_diffusiongemma.errors import ConfigError, HubError
 
 WEIGHTS = ".safetensors"
 
@@ -61,6 +61,15 @@ def format_size(size: int) -> str:
 def is_commit(revision: str) -> bool:
     """Whether `revision` is a full commit hash, which always means the same files."""
     return bool(_COMMIT.fullmatch(revision))
+
+
+def check_revision(revision: str) -> None:
+    """ConfigError unless `revision` can name a branch, tag or commit, and a file in a cache."""
+    parts = revision.split("/")  # of which git allows none to be empty or to begin with a dot
+    if not all(parts) or any(part.startswith(".") for part in parts) or "\0" in revision:
+        raise ConfigError(
+            f"revision is {revision!r}", hint="revision must be a branch, tag or commit"
+        )
 
 
 def is_complete(snapshot: Path) -> bool:

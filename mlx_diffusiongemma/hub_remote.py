@@ -18,7 +18,8 @@ from pathlib import Path
 
 from mlx_diffusiongemma import hub
 from mlx_diffusiongemma.errors import ConfigError, HubError
-from mlx_diffusiongemma.hub_cache import WEIGHTS, HubFile, ModelCache
+from mlx_diffusiongemma.hub_cache import WEIGHTS, HubFile, ModelCache, check_revision
+from mlx_diffusiongemma.hub_refusals import explain
 from mlx_diffusiongemma.version import __version__
 
 _LENGTH = struct.Struct("<Q")  # a safetensors header starts with its length
@@ -92,6 +93,7 @@ def open_remote(
             hint="leave out --low-disk",
         )
     wanted = "main" if revision is None else revision
+    check_revision(wanted)
     if constants.HF_HUB_OFFLINE:
         raise HubError(
             f"HF_HUB_OFFLINE forbids to ask for the files of `{name}`",
@@ -124,8 +126,9 @@ def is_here(name: str, revision: str | None) -> bool:
     """Whether a Hub model is complete in the cache, so that resolving it fetches nothing large."""
     from huggingface_hub import constants
 
-    cache = ModelCache(Path(constants.HF_HUB_CACHE), name)
-    return cache.complete_snapshot("main" if revision is None else revision) is not None
+    wanted = "main" if revision is None else revision
+    check_revision(wanted)
+    return ModelCache(Path(constants.HF_HUB_CACHE), name).complete_snapshot(wanted) is not None
 
 
 def _link(target: Path, path: Path) -> None:
@@ -144,7 +147,7 @@ def _write_stub(repo: str, commit: str, file: HubFile, path: Path) -> None:
         with hub._open_at(url, 0) as (_, pieces):
             header = _read_header(pieces, file, repo)
     except errors.HTTPError as error:
-        raise hub._explain(error, repo, commit) from error
+        raise explain(error, repo, commit) from error
     partial = path.with_suffix(".part")
     with partial.open("wb") as stub:
         stub.write(header)

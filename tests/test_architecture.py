@@ -25,14 +25,18 @@ LAYERS = [
     "recipes", "events", "kernels", "model", "sampling", "constraints", "draws", "stopping",
     "acceptance", "denoising", "prefix_cache", "generation", "autoregressive", "text", "answer",
     "prompt_cache", "turns", "responder", "session_memory", "session", "checkpoint", "summary",
-    "device", "weights", "hub_cache", "hub", "hub_remote", "runtime", "convert", "parity",
-    "bench", "cli", "__init__", "__main__",
+    "device", "weights", "hub_cache", "hub_refusals", "hub", "hub_remote", "runtime", "convert",
+    "parity", "bench", "cli", "__init__", "__main__",
 ]
 # fmt: on
 
 # Who may import a library that the rest of the package must not see (a folder ends in /).
 CONFINED = {
-    "huggingface_hub": ("mlx_diffusiongemma/hub.py", "mlx_diffusiongemma/hub_remote.py"),
+    "huggingface_hub": (
+        "mlx_diffusiongemma/hub.py",
+        "mlx_diffusiongemma/hub_refusals.py",
+        "mlx_diffusiongemma/hub_remote.py",
+    ),
     "mlx_lm": (
         "mlx_diffusiongemma/text.py",
         "mlx_diffusiongemma/answer.py",

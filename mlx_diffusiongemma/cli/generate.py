@@ -83,7 +83,7 @@ def generate_command(
     if as_json:
         print_json(result.to_dict())
     if report is not None:
-        render.write_report(report, model or DEFAULT_MODEL, result)
+        render.write_report(report, DEFAULT_MODEL if model is None else model, result)
 
 
 def _messages(prompt: str, system: str | None, chat_template: bool) -> str | list[dict[str, str]]:

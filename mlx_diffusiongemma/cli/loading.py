@@ -36,7 +36,7 @@ def open_runtime(
     model: str | None, *, revision: str | None, dtype: str | None, force: bool
 ) -> "Runtime":
     """Load `model`, or the default one."""
-    name = model or hub.DEFAULT_MODEL
+    name = hub.DEFAULT_MODEL if model is None else model
     folder = find_model(name, revision)
     spinner = stderr.status(f"loading {name}") if is_live() else contextlib.nullcontext()
     with spinner, ending_at_once():

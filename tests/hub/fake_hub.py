@@ -38,7 +38,7 @@ class Faults:
     breaks_left: int = 10**9  # how often `break_at` acts
     ignores_range: bool = False
     damages: set[str] = field(default_factory=set)  # files whose bytes come out wrong
-    not_a_hub: bool = False  # every answer is a web page, as behind a hotel's log-in
+    page: bytes | None = None  # every answer is this, as behind a hotel's log-in
 
 
 class FakeHub:
@@ -121,8 +121,8 @@ class _Handler(BaseHTTPRequestHandler):
         if subject in self.hub.faults.stall and with_body:
             self.close_connection = True
             self.hub.stall_over.wait()
-        elif self.hub.faults.not_a_hub:
-            self._send(200, b"<html>Please log in</html>", {"Content-Type": "text/html"})
+        elif self.hub.faults.page is not None:
+            self._send(200, self.hub.faults.page, {"Content-Type": "text/html"})
         elif status := self.hub.faults.status.get(subject):
             self._send(status, b"no", {})
         elif info:

@@ -183,6 +183,40 @@ def test_a_gated_model_wants_its_licence_accepted_and_a_token(fake, resolve):
     assert content_of(resolve(token="hf_right")) == MODEL
 
 
+@pytest.mark.parametrize(
+    ("status", "problem"),
+    [
+        (404, f"the Hub has no model `{NAME}`, or it is private"),
+        (401, f"`{NAME}` is private or gated, and the Hub does not give it to you"),
+    ],
+)
+def test_refusals_without_the_hubs_own_code_are_understood(status, problem, fake, resolve):
+    fake.add(NAME, MODEL)
+    fake.faults.status["info"] = status
+    refused = resolve()
+    assert refused["error"] == problem
+    assert "HF_TOKEN" in refused["hint"]
+
+
+@pytest.mark.parametrize("page", [b"[1]", b"null", b"7", b'{"id": 1, "siblings": 5}'], ids=str)
+def test_json_that_is_no_model_is_not_a_hub(page, fake, resolve):
+    fake.faults.page = page
+    assert "what answers there is not a Hub" in resolve()["error"]
+
+
+@pytest.mark.parametrize(
+    "revision", ["", "../../../../pwned", "a/../b", "a/..", "/etc/pwned", "a//b", ".git", "a\0b"]
+)
+def test_a_revision_that_leaves_the_cache_is_refused_before_any_request(
+    revision, fake, resolve, cache
+):
+    fake.add(NAME, MODEL)
+    refused = resolve(revision=revision)
+    assert (refused["kind"], refused["error"]) == ("ConfigError", f"revision is {revision!r}")
+    assert refused["hint"] == "revision must be a branch, tag or commit"
+    assert fake.requests == [] and not cache.folder.exists()
+
+
 def test_other_refusals_say_the_status(fake, resolve):
     fake.add(NAME, MODEL)
     fake.faults.status["info"] = 403
@@ -208,7 +242,7 @@ TROUBLES = {
     "not known": ({"no_dns": True}, Faults()),
     "timed out": ({"env": {"HF_HUB_ETAG_TIMEOUT": "1"}}, Faults(stall={"info"})),
     "HTTP 503": ({}, Faults(status={"info": 503})),
-    "not a Hub": ({}, Faults(not_a_hub=True)),
+    "not a Hub": ({}, Faults(page=b"<html>Please log in</html>")),
 }
 
 
