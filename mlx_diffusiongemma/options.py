@@ -55,7 +55,8 @@ _RANGES = {
     "max_denoising_steps": _Range(1, integer=True),
     "entropy_bound": _Range(0, exclusive=True),
     "t_min": _Range(0),
-    "t_max": _Range(0, exclusive=True),
+    # float32 divides logits by it: from a wider range come infinities, or rows of equal numbers.
+    "t_max": _Range(1e-6, high=10**6, closed=True),
     "stability_threshold": _Range(0, integer=True),
     "confidence_threshold": _Range(0, exclusive=True),
     "max_tokens": _Range(1, integer=True),
@@ -119,7 +120,7 @@ class SamplerSettings:
         max_denoising_steps: most decoder passes over one canvas, 1 or more.
         entropy_bound: nats; joint uncertainty up to which positions are accepted, above 0.
         t_min: temperature that the schedule runs towards, 0 or more.
-        t_max: temperature of the first denoising step, above t_min.
+        t_max: temperature of the first denoising step, 1e-6 to 1e6 and above t_min.
         stability_threshold: how many earlier argmax canvases must equal the present one to stop
             early; 0 asks for none.
         confidence_threshold: nats; a canvas is confident when its mean entropy is below it.

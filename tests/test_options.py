@@ -36,7 +36,7 @@ BAD = {
     "max_denoising_steps": [0, -1, 1.5, True, "8"],
     "entropy_bound": [0, -0.1, math.nan, math.inf, True, "0.1"],
     "t_min": [-0.1, math.nan, math.inf, "cold"],
-    "t_max": [0, -1, math.nan, math.inf, 10**400, [0.8]],
+    "t_max": [0, -1, 1e-38, 9.9e-7, 1.1e6, 1e99, math.nan, math.inf, 10**400, [0.8]],
     "stability_threshold": [-1, 0.5, False, "1"],
     "confidence_threshold": [0, -0.005, math.nan, math.inf, 10**400, {}],
 }
@@ -44,7 +44,7 @@ RANGES = {
     "max_denoising_steps": "an integer of 1 or more",
     "entropy_bound": "a finite number above 0",
     "t_min": "a finite number of 0 or more",
-    "t_max": "a finite number above 0",
+    "t_max": "a finite number of 1e-06 or more and at most 1000000",
     "stability_threshold": "an integer of 0 or more",
     "confidence_threshold": "a finite number above 0",
     "min_denoising_steps": "an integer of 1 or more",
@@ -150,6 +150,8 @@ def test_a_complete_setting_is_never_none(name):
 
 def test_the_smallest_values_are_allowed():
     SamplerSettings(t_min=0, stability_threshold=0, max_denoising_steps=1, entropy_bound=1e-9)
+    SamplerSettings(t_min=0, t_max=1e-6)
+    SamplerSettings(t_max=1e6)
     GenerationOptions(max_tokens=1, seed=0)
     GenerationOptions(seed=2**64 - 1)
 
