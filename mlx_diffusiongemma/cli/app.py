@@ -84,7 +84,10 @@ def _terminate(number: int, frame: FrameType | None) -> None:
 def _usage_error(error: typer.BadParameter) -> int:
     message = error.format_message().rstrip(".")
     path = error.ctx.command_path if error.ctx else NAME
-    print_error(message[:1].lower() + message[1:], f"`{path} --help` lists what can be given")
+    hint = f"`{path} --help` lists what can be given"
+    if message.endswith("'PROMPT'"):
+        hint = f'`{path} "two words"`: put the prompt in quotes, or give - to read standard input'
+    print_error(message[:1].lower() + message[1:], hint)
     return error.exit_code
 
 

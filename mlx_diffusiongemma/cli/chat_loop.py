@@ -108,6 +108,7 @@ class Chat:
             self.runtime.tokenizer,
             watch=self._watch,
             stats=self._stats,
+            stop=self.options.stop,
         )
         self.conversation = before.with_exchange(user, result.text)
 

@@ -74,5 +74,15 @@ def describe(error: DGemmaError | OSError | MemoryError) -> tuple[str, str | Non
         return str(error), error.hint
     if isinstance(error, MemoryError):
         return "out of memory", "close other programs, or use a model with fewer bits"
+    if isinstance(error, FileNotFoundError) and not error.filename and not _has_folder():
+        return "the working directory is gone", "change to a folder that exists"
     reason = error.strerror or str(error) or type(error).__name__
     return (f"`{error.filename}`: {reason}" if error.filename else reason), None
+
+
+def _has_folder() -> bool:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return False
+    return True

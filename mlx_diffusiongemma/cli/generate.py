@@ -79,6 +79,7 @@ def generate_command(
         write_text=not as_json,
         watch=watch,
         stats=stats,
+        stop=options.stop,
     )
     if as_json:
         print_json(result.to_dict())

@@ -3,7 +3,7 @@
 import contextlib
 import json
 import sys
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -105,8 +105,12 @@ def show_answer(
     write_text: bool = True,
     watch: bool = False,
     stats: bool = False,
+    stop: Sequence[str] = (),
 ) -> GenerationResult:
-    """Show an answer as it comes; one that was cut says so. Whatever happens, `events` ends."""
+    """Show an answer as it comes; one that was cut says so. Whatever happens, `events` ends.
+
+    `stop` are the strings that were to end it.
+    """
     watching = None
     if watch:
         watching = open_watch(CanvasReader(tokenizer.decode, tokenizer.eos_token_ids))
@@ -114,7 +118,8 @@ def show_answer(
     transcript = Transcript(hold_partial_lines=redraws) if write_text else None
     with contextlib.closing(events), typing_hidden() if redraws else contextlib.nullcontext():
         result = follow(events, transcript, watching)
-    say_if_cut(result)
+    written = tokenizer.decode(result.token_ids)
+    say_if_cut(result, next((text for text in stop if text in written), None))
     if stats:
         print_stats(result)
     return result
@@ -151,11 +156,12 @@ def follow(
     raise AssertionError("the events ended without `Finished`")
 
 
-def say_if_cut(result: GenerationResult) -> None:
-    """Say that the answer was cut, if it was, or that there is none."""
+def say_if_cut(result: GenerationResult, stopped_by: str | None) -> None:
+    """Say that the answer was cut, if it was, or that there is none and what ended it."""
     if result.finish_reason != "length":
         if not (result.text or result.thought or result.tool_calls):
-            note("the model ended its answer at once")
+            by_stop = f"the stop string {stopped_by!r} ended the answer before its first letter"
+            note("the model ended its answer at once" if stopped_by is None else by_stop)
         return
     count = result.stats.generated_tokens
     if result.stats.truncated_by == "max_tokens":
