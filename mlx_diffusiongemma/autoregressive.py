@@ -68,7 +68,9 @@ def generate_tokens(
                     hint="try `--dtype float32`; if it stays, the checkpoint is damaged",
                 )
             ended = value in eos_token_ids
-            reason: FinishReason | None = "stop" if ended else "length" if is_last else None
+            reason: FinishReason | None = "length" if is_last else None
+            if ended:
+                reason = "stop" if index else "empty"
             yield TokenWritten(index, () if ended else (value,), reason)
             if reason is not None:
                 return

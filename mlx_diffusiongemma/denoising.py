@@ -8,7 +8,7 @@
 The loop yields a `DenoisingStep` after every decoder pass and never prints, decodes or keeps time.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import mlx.core as mx
 
@@ -17,8 +17,10 @@ from mlx_diffusiongemma.acceptance import SAMPLERS
 from mlx_diffusiongemma.draws import Draws
 from mlx_diffusiongemma.errors import GenerationError
 from mlx_diffusiongemma.events import DenoisingStep
-from mlx_diffusiongemma.options import SamplerSettings
+from mlx_diffusiongemma.options import SMALLEST_CANVAS, SamplerSettings
 from mlx_diffusiongemma.stopping import STOP_RULES, Shown
+
+_SHRINK_STEP = 8  # positions; a canvas is cut to a multiple of this
 
 
 def denoise(
@@ -29,12 +31,16 @@ def denoise(
     canvas_length: int,
     vocab_size: int,
     canvas_index: int = 0,
+    shrink_at: frozenset[int] = frozenset(),
 ) -> Iterator[DenoisingStep]:
     """Yield steps until the stop rule says that the canvas is done, or the steps run out.
 
     `predict(canvas, previous_logits)` is the decoder bound to its KV cache: int32 [1, L] and the
     temperature-scaled logits of the step before (None at first) to float32 logits [1, L, V]. The
     text is the argmax canvas of the last step. GenerationError when the logits are not numbers.
+
+    With end tokens in `shrink_at` the canvas gets shorter where two steps agree on the first of
+    them: later steps cost less, and see less.
     """
     shape = (1, canvas_length)
     canvas = draws.initial_canvas(shape, vocab_size)
@@ -42,13 +48,7 @@ def denoise(
     history: list[Shown] = []
     sampler, is_done = SAMPLERS[settings.sampler], STOP_RULES[settings.stop_rule]
     for step in range(settings.max_denoising_steps):
-        heat = sampling.temperature(
-            settings.max_denoising_steps - step,
-            settings.max_denoising_steps,
-            t_min=settings.t_min,
-            t_max=settings.t_max,
-        )
-        logits = predict(canvas, logits) / heat
+        logits = predict(canvas, logits) / _temperature(step, settings)
         entropy = sampling.token_entropy(logits)
         before = history[-1] if history else None
         accepted, tokens = sampler(logits, entropy, canvas, before, draws, settings)
@@ -57,7 +57,7 @@ def denoise(
         argmax_canvas = mx.argmax(logits, axis=-1).astype(mx.int32)
         now = Shown(argmax_canvas, accepted, entropy)
         done = mx.all(is_done(now, history, settings))
-        history = [*history, now][-max(settings.stability_threshold, 1) :]
+        history = [*history, now][-max(settings.stability_threshold, 2) :]
         flags = mx.stack([done, mx.all(mx.isfinite(entropy))])
         # What is left lazy belongs to this thread: a consumer in another one could not read it.
         mx.eval(flags, argmax_canvas, accepted, entropy)
@@ -78,6 +78,15 @@ def denoise(
         )
         if converged:
             return
+        if shrink_at and (keep := _shrunk_length(history, shrink_at)) < shape[1]:
+            shape = (1, keep)
+            canvas, logits = canvas[:, :keep], logits[:, :keep]
+            history = [shown.first(keep) for shown in history]
+
+
+def _temperature(step: int, settings: SamplerSettings) -> float:
+    most = settings.max_denoising_steps
+    return sampling.temperature(most - step, most, t_min=settings.t_min, t_max=settings.t_max)
 
 
 def _not_finite(canvas_index: int, step: int) -> GenerationError:
@@ -86,3 +95,16 @@ def _not_finite(canvas_index: int, step: int) -> GenerationError:
         "numbers",
         hint="try `--dtype float32`; if it stays, the checkpoint is damaged",
     )
+
+
+def _shrunk_length(history: Sequence[Shown], end_token_ids: frozenset[int]) -> int:
+    """How much of the canvas is left when what follows a settled end token is cut off."""
+    rows = [shown.argmax_canvas[0].tolist() for shown in history[-2:]]
+    ends = [
+        next((i for i, token in enumerate(row) if token in end_token_ids), len(row))  # type: ignore[arg-type]
+        for row in rows
+    ]
+    length = len(rows[-1])  # type: ignore[arg-type]
+    if len(ends) < 2 or ends[0] != ends[1]:
+        return length
+    return min(length, max(SMALLEST_CANVAS, -(-(ends[1] + 1) // _SHRINK_STEP) * _SHRINK_STEP))

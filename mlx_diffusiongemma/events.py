@@ -118,6 +118,8 @@ class GenerationStats:
         prompt_tokens, generated_tokens: counts; the end token is not counted.
         cached_tokens, reread_tokens: see `PromptProcessed`; 0 without a session.
         mode: how the answer was written: "diffusion", or "ar" from left to right.
+        max_denoising_steps: the most passes a canvas was allowed; None in mode "ar". With the seed
+            it repeats an answer that had a deadline.
         denoising_steps: decoder passes, one number per canvas; empty in mode "ar".
         converged: one flag per canvas; False where the steps ran out first.
         seed: what repeats this generation.
@@ -146,6 +148,7 @@ class GenerationStats:
     cached_tokens: int = 0
     reread_tokens: int = 0
     mode: Literal["diffusion", "ar"] = "diffusion"
+    max_denoising_steps: int | None = None
 
     @property
     def canvases(self) -> int:

@@ -12,7 +12,7 @@ from functools import partial
 
 from mlx_diffusiongemma.denoising import denoise
 from mlx_diffusiongemma.draws import Draws
-from mlx_diffusiongemma.errors import PromptError
+from mlx_diffusiongemma.errors import ConfigError, PromptError
 from mlx_diffusiongemma.events import (
     BlockCommitted,
     BlockEncoded,
@@ -38,10 +38,13 @@ def generate_blocks(
     marks: Iterable[int] = (),
     max_context: int | None = None,
     retry_empty: bool = False,
+    canvas_length: int | None = None,
+    shrink_canvas: bool = False,
 ) -> Generator[TokenEvent, None, None]:
     """Yield the events of one answer; the last `BlockCommitted` says why it ends.
 
-    Canvases always have the checkpoint's length; the last block is cut to `max_tokens` exactly.
+    Canvases have the checkpoint's length, or `canvas_length`; the last block is cut to `max_tokens`
+    exactly. `shrink_canvas` lets `denoise` cut them behind their end token.
     PromptError when the prompt and one canvas do not fit the context, which is the model's or
     `max_context` if that is less; an answer that reaches its end ends with "length".
 
@@ -51,7 +54,7 @@ def generate_blocks(
     What `cache` shares with the prompt is not read again; `marks` are positions of the prompt
     that later ones may return to.
     """
-    length, vocab_size = model.config.canvas_length, model.config.vocab_size
+    length, vocab_size = _length_of(model, canvas_length), model.config.vocab_size
     context = context_of(model, max_context)
     check_prompt(prompt, context, length, vocab_size)
     cache = PrefixCache(model) if cache is None else cache
@@ -67,6 +70,7 @@ def generate_blocks(
             canvas_length=length,
             vocab_size=vocab_size,
             canvas_index=index,
+            shrink_at=eos_token_ids if shrink_canvas else frozenset(),
         )
         tries = 2 if retry_empty and index == 0 else 1
         step, passes, block = yield from _write_canvas(write, tries, eos_token_ids)
@@ -74,13 +78,7 @@ def generate_blocks(
         reason = "empty" if reason == "stop" and index == 0 and not kept else reason
         if reason is None and len(cache.tokens) + 2 * length > context:
             reason = "length"
-        yield BlockCommitted(
-            canvas_index=index,
-            token_ids=tuple(kept),
-            denoising_steps=passes,
-            converged=step.converged,
-            finish_reason=reason,
-        )
+        yield BlockCommitted(index, tuple(kept), passes, step.converged, reason)
         if reason is not None:
             return
         cache.read(block)
@@ -131,6 +129,16 @@ def cut_block(
     if budget <= len(block):
         return block[:budget], "length"
     return block, None
+
+
+def _length_of(model: DiffusionGemma, canvas_length: int | None) -> int:
+    most = model.config.canvas_length
+    if canvas_length is not None and canvas_length > most:
+        raise ConfigError(
+            f"canvas_length is {canvas_length}",
+            hint=f"canvas_length must be at most {most}, what the checkpoint was trained for",
+        )
+    return canvas_length or most
 
 
 def context_of(model: DiffusionGemma, max_context: int | None) -> int:

@@ -15,7 +15,8 @@ from mlx_diffusiongemma.errors import ConfigError
 
 DEFAULT_MAX_TOKENS = 2048
 _SAMPLER = "EntropyBoundSamplerConfig"
-Mode = Literal["diffusion", "ar"]
+SMALLEST_CANVAS = 16
+Mode = Literal["diffusion", "ar", "auto"]
 StopRule = Literal["stable-and-confident", "entropy", "plateau"]
 SamplerName = Literal["entropy-bound", "argmax", "confidence"]
 PresetName = Literal["quality", "balanced", "fast"]
@@ -64,6 +65,8 @@ _RANGES = {
     "min_denoising_steps": _Range(1, integer=True),
     "accept_probability": _Range(0, exclusive=True, high=1, closed=True),
     "keep_probability": _Range(0, high=1, closed=True),
+    "canvas_length": _Range(SMALLEST_CANVAS, integer=True),
+    "deadline_ms": _Range(0, exclusive=True),
     "temperature": _Range(0),
     "top_p": _Range(0, exclusive=True, high=1, closed=True),
     "top_k": _Range(0, integer=True),
@@ -208,12 +211,18 @@ class GenerationOptions:
     Attributes:
         max_tokens: most tokens to write, exactly; the answer may end earlier.
         mode: "diffusion" writes canvas after canvas; "ar" token after token, from the same
-            weights. Settings that only the other one reads are refused.
+            weights. Settings that only the other one reads are refused. "auto" takes the one
+            that should be faster for `max_tokens`, by times measured on this machine.
         temperature, top_p, top_k, min_p: see `TokenSettings`; for mode "ar".
         max_denoising_steps, entropy_bound, t_min, t_max, stability_threshold,
             confidence_threshold, stop_rule, sampler, min_denoising_steps, accept_probability,
             keep_probability: see `SamplerSettings`.
         preset: settings by one name, see `presets`; those that are given beside it come first.
+        canvas_length: positions of a canvas, for answers that are known to be short; at most the
+            checkpoint's own, which is what None means.
+        shrink_canvas: cut a canvas behind its end token once two steps agree where that is.
+        deadline_ms: milliseconds that one canvas may take: at most as many steps as fit, by the
+            measured time of a step. None sets no limit.
         seed: same seed, same text on the same machine and versions; None draws one, which
             `stats.seed` reports.
         stop: strings that end the answer; none of their text is returned.
@@ -243,6 +252,9 @@ class GenerationOptions:
     accept_probability: float | None = None
     keep_probability: float | None = None
     preset: PresetName | None = None
+    canvas_length: int | None = None
+    shrink_canvas: bool = False
+    deadline_ms: float | None = None
     seed: int | None = None
     stop: tuple[str, ...] = ()
     thinking: bool | None = None
@@ -262,15 +274,19 @@ class GenerationOptions:
             raise ConfigError(
                 f"thinking is {self.thinking!r}", hint="thinking must be True, False or None"
             )
-        for name in "chat_template", "retry_empty":
+        for name in "chat_template", "retry_empty", "shrink_canvas":
             value = vars(self)[name]
             if value not in (True, False):
                 raise ConfigError(f"{name} is {value!r}", hint=f"{name} must be True or False")
 
     def _check_mode(self) -> None:
+        if self.mode == "auto":
+            return
         unread = _asked(self, SamplerSettings if self.mode == "ar" else TokenSettings)
-        if self.mode == "ar" and self.preset is not None:
-            unread["preset"] = self.preset
+        if self.mode == "ar":
+            for name in "preset", "canvas_length", "deadline_ms", "shrink_canvas":
+                if vars(self)[name]:
+                    unread[name] = vars(self)[name]
         for name, value in unread.items():
             raise ConfigError(
                 f"{name} is {value!r} and mode is {self.mode!r}",

@@ -36,12 +36,12 @@ PRESETS: Mapping[PresetName, Preset] = {
     "balanced": Preset(
         "half of the steps; a canvas ends as soon as the model is sure",
         0.5,
-        {"stop_rule": "entropy", "confidence_threshold": 0.02},
+        {"stop_rule": "entropy", "confidence_threshold": 0.01},
     ),
     "fast": Preset(
-        "a third of the steps, and less sure of them",
+        "a third of the steps; a canvas ends when the model is nearly sure",
         1 / 3,
-        {"stop_rule": "entropy", "confidence_threshold": 0.05, "entropy_bound": 0.4},
+        {"stop_rule": "entropy", "confidence_threshold": 0.02},
     ),
 }
 

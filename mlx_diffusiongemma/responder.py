@@ -6,8 +6,9 @@ token ids --> generate_blocks --> events --> text that is certain, times --> Fin
 import secrets
 import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from typing import Literal
 
 import mlx.core as mx
 
@@ -30,7 +31,8 @@ from mlx_diffusiongemma.events import (
 )
 from mlx_diffusiongemma.generation import generate_blocks
 from mlx_diffusiongemma.model import DiffusionGemma
-from mlx_diffusiongemma.options import GenerationOptions, TokenSettings
+from mlx_diffusiongemma.options import GenerationOptions, SamplerSettings, TokenSettings
+from mlx_diffusiongemma.pace import Pace, left_to_right_is_faster, steps_within
 from mlx_diffusiongemma.prefix_cache import PrefixCache
 from mlx_diffusiongemma.presets import settings_for
 from mlx_diffusiongemma.prompt_cache import Identity, model_fingerprint
@@ -49,6 +51,7 @@ class Responder:
     tokenizer: Tokenizer
     generation_config: GenerationConfig
     load_seconds: float
+    pace: Pace = field(default_factory=Pace)
 
     @cached_property
     def identity(self) -> Identity:
@@ -82,7 +85,8 @@ class Responder:
         with turn():
             mx.reset_peak_memory()
             draws = draws or SeededDraws(seed)
-        tokens = self._tokens(prompt_ids, options, draws, cache, marks, max_context)
+            plan = self._plan(options, len(prompt_ids))
+        tokens = self._tokens(prompt_ids, options, plan, draws, cache, marks, max_context)
         try:
             for event in record.timed(tokens):
                 if isinstance(event, _Written):
@@ -94,20 +98,41 @@ class Responder:
                     break
         finally:
             tokens.close()
-        yield Finished(self._result(answer, record, seed, options))
+        result = self._result(answer, record, seed, options, plan)
+        if not options.shrink_canvas:  # whose steps differ in length
+            length = options.canvas_length or self.model.config.canvas_length
+            self.pace.learn(result.stats, length)
+        yield Finished(result)
+
+    def _plan(self, options: GenerationOptions, prompt_tokens: int) -> "_Plan":
+        """What "auto" and a deadline come to for this prompt; measures what is not known yet."""
+        settings = settings_for(self.generation_config.sampler, options)
+        faster = partial(
+            left_to_right_is_faster, self.pace, self.model, options, settings, prompt_tokens
+        )
+        if options.mode == "ar" or options.mode == "auto" and faster():
+            return _Plan("ar", settings)
+        if options.deadline_ms is not None:
+            length = options.canvas_length or self.model.config.canvas_length
+            step = self.pace.step_seconds(self.model, length, prompt_tokens)
+            most = settings.max_denoising_steps
+            steps = steps_within(options.deadline_ms / 1000, step, most)
+            settings = replace(settings, max_denoising_steps=steps)
+        return _Plan("diffusion", settings)
 
     def _tokens(
         self,
         prompt_ids: Sequence[int],
         options: GenerationOptions,
+        plan: "_Plan",
         draws: Draws,
         cache: PrefixCache | None,
         marks: Iterable[int],
         max_context: int | None,
     ) -> Generator[TokenEvent, None, None]:
-        """The events of one answer in token ids, by the mode that is asked for."""
+        """The events of one answer in token ids."""
         ends = self.generation_config.eos_token_ids | self.tokenizer.eos_token_ids
-        if options.mode == "ar":
+        if plan.mode == "ar":
             return generate_tokens(
                 self.model,
                 prompt_ids,
@@ -123,17 +148,24 @@ class Responder:
             self.model,
             prompt_ids,
             draws=draws,
-            settings=settings_for(self.generation_config.sampler, options),
+            settings=plan.settings,
             max_tokens=options.max_tokens,
             eos_token_ids=ends,
             cache=cache,
             marks=marks,
             max_context=max_context,
             retry_empty=options.retry_empty,
+            canvas_length=options.canvas_length,
+            shrink_canvas=options.shrink_canvas,
         )
 
     def _result(
-        self, answer: AnswerStream, record: "_Record", seed: int, options: GenerationOptions
+        self,
+        answer: AnswerStream,
+        record: "_Record",
+        seed: int,
+        options: GenerationOptions,
+        plan: "_Plan",
     ) -> GenerationResult:
         last = record.written[-1]
         assert last.finish_reason is not None and record.prompt is not None
@@ -151,7 +183,10 @@ class Responder:
                 cached_tokens=record.prompt.cached_tokens,
                 reread_tokens=record.prompt.reread_tokens,
                 generated_tokens=len(token_ids),
-                mode=options.mode,
+                mode=plan.mode,
+                max_denoising_steps=(
+                    plan.settings.max_denoising_steps if plan.mode == "diffusion" else None
+                ),
                 denoising_steps=tuple(block.denoising_steps for block in blocks),
                 converged=tuple(block.converged for block in blocks),
                 seed=seed,
@@ -164,6 +199,14 @@ class Responder:
                 truncated_by=limit if last.finish_reason == "length" else None,
             ),
         )
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """How an answer is written, once everything that had to be measured is known."""
+
+    mode: Literal["diffusion", "ar"]
+    settings: SamplerSettings
 
 
 def result_of(events: Iterator[Event]) -> GenerationResult:

@@ -25,6 +25,13 @@ class Shown:
     accepted: mx.array
     entropy: mx.array
 
+    def first(self, length: int) -> "Shown":
+        """The same of the first positions alone."""
+        arrays = self.argmax_canvas, self.accepted, self.entropy
+        cut = [array[:, :length] for array in arrays]
+        mx.eval(cut)  # what is left lazy belongs to this thread
+        return Shown(*cut)
+
 
 def stable_and_confident(
     now: Shown, before: Sequence[Shown], settings: SamplerSettings

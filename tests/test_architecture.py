@@ -24,9 +24,9 @@ LAYERS = [
     "version", "backend", "errors", "fields", "options", "presets", "quantization", "config",
     "recipes", "events", "kernels", "model", "sampling", "constraints", "draws", "stopping",
     "acceptance", "denoising", "prefix_cache", "generation", "autoregressive", "text", "answer",
-    "prompt_cache", "turns", "responder", "session_memory", "session", "checkpoint", "summary",
-    "device", "weights", "hub_cache", "hub_refusals", "hub", "hub_remote", "runtime", "convert",
-    "parity", "bench", "cli", "__init__", "__main__",
+    "prompt_cache", "turns", "pace", "responder", "session_memory", "session", "checkpoint",
+    "summary", "device", "weights", "hub_cache", "hub_refusals", "hub", "hub_remote", "runtime",
+    "convert", "parity", "bench", "cli", "__init__", "__main__",
 ]
 # fmt: on
 
@@ -48,6 +48,7 @@ CONFINED = {
     "click": ("mlx_diffusiongemma/cli/",),
     "torch": ("mlx_diffusiongemma/parity/reference.py",),
     "transformers": ("mlx_diffusiongemma/parity/reference.py", "mlx_diffusiongemma/text.py"),
+    "matplotlib": ("mlx_diffusiongemma/bench/plot.py",),
     "mlx_vlm": (),
 }
 

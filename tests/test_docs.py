@@ -20,6 +20,7 @@ README = (ROOT / "README.md").read_text()
 CONTRACT = (ROOT / "docs" / "contract.md").read_text()
 MAKEFILE = (ROOT / "Makefile").read_text()
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/**/*.md")])
+GROUPS = ("bench", "parity")  # commands that have commands
 NAMED_TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 LINK = re.compile(r"\]\((?!https?://|#)([^)#]+)(?:#[^)]*)?\)")
 
@@ -105,7 +106,8 @@ def test_every_option_in_the_readme_exists():
     commands = re.findall(r"`(?:[^`]*\| )?dgemma-mlx (\w+)([^`]*)`", README)
     assert {"generate", "chat", "info"} <= {name for name, _ in commands}
     for name, arguments in commands:
-        command = [sys.executable, "-m", "mlx_diffusiongemma", name, "--help"]
+        of_a_group = arguments.split()[:1] if name in GROUPS else []
+        command = [sys.executable, "-m", "mlx_diffusiongemma", name, *of_a_group, "--help"]
         shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         for option in re.findall(r"(?<!\w)--[a-z-]+", arguments):
             assert option in shown, f"dgemma-mlx {name} has no {option}"

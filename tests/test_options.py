@@ -50,6 +50,8 @@ RANGES = {
     "min_denoising_steps": "an integer of 1 or more",
     "accept_probability": "a finite number above 0 and at most 1",
     "keep_probability": "a finite number of 0 or more and at most 1",
+    "canvas_length": "an integer of 16 or more",
+    "deadline_ms": "a finite number above 0",
     "stop_rule": "'stable-and-confident', 'entropy' or 'plateau'",
     "sampler": "'entropy-bound', 'argmax' or 'confidence'",
     "preset": "'quality', 'balanced' or 'fast'",
@@ -59,6 +61,8 @@ RANGES = {
 BAD_OPTIONS = BAD | {
     "max_tokens": [0, -1, 2.0, None, True],
     "seed": [-1, 2**64, 1.0, "a"],
+    "canvas_length": [15, 0, 16.0],
+    "deadline_ms": [0, -1, math.nan],
     "min_denoising_steps": [0, 1.5],
     "accept_probability": [0, 1.1, math.nan],
     "keep_probability": [-0.1, 1.1, "half"],

@@ -9,6 +9,7 @@ from typing import Annotated, cast
 
 import typer
 
+from mlx_diffusiongemma.cli.bench import bench_app
 from mlx_diffusiongemma.cli.chat import chat_command
 from mlx_diffusiongemma.cli.console import describe, is_live, print_error, stderr
 from mlx_diffusiongemma.cli.convert import convert_command
@@ -35,6 +36,7 @@ app.command("info")(info_command)
 app.command("inspect")(inspect_command)
 app.command("convert")(convert_command)
 app.add_typer(parity, name="parity")
+app.add_typer(bench_app, name="bench")
 
 
 def _print_version(wanted: bool) -> None:

@@ -83,9 +83,8 @@ class CanvasReader:
         argmax = _row(event.argmax_canvas.tolist())
         accepted = _row(event.accepted.tolist())
         same_canvas = self._previous is not None and self._previous[0] == event.canvas_index
-        classes = canvas_cells(
-            self._previous[1] if self._previous and same_canvas else None, argmax, accepted
-        )
+        before = self._previous[1][: len(argmax)] if self._previous and same_canvas else None
+        classes = canvas_cells(before, argmax, accepted)  # the canvas may have been cut since
         self._previous = (event.canvas_index, argmax)
         tokens = self._committed + self._settled_tokens(argmax, classes)
         entropy = _row(event.entropy.tolist())

@@ -4,6 +4,7 @@ from typing import Annotated, get_args
 
 from mlx_diffusiongemma.cli.arguments import integer_option, number_option, option
 from mlx_diffusiongemma.options import (
+    SMALLEST_CANVAS,
     Mode,
     PresetName,
     SamplerName,
@@ -18,7 +19,7 @@ WriteMode = Annotated[
     str | None,
     option(
         "--mode",
-        "Write by diffusion, or token after token (ar) with the same weights.",
+        "Write by diffusion, token after token (ar), or as should be faster (auto).",
         "diffusion",
         metavar="|".join(get_args(Mode)),
     ),
@@ -89,5 +90,30 @@ KeepProbability = Annotated[
         "--keep-probability",
         "With --sampler confidence: keep an accepted token down to this one.",
         f"{_sampler.keep_probability:g}",
+    ),
+]
+
+CanvasLength = Annotated[
+    int | None,
+    integer_option(
+        "--canvas-length",
+        f"Positions of a canvas, {SMALLEST_CANVAS} or more, for answers known to be short.",
+        "the checkpoint's",
+    ),
+]
+ShrinkCanvas = Annotated[
+    bool | None,
+    option(
+        "--shrink-canvas/--no-shrink-canvas",
+        "Cut a canvas behind its end token once two steps agree where that is.",
+        "no",
+    ),
+]
+Deadline = Annotated[
+    float | None,
+    number_option(
+        "--deadline-ms",
+        "Milliseconds for one canvas: as many steps as fit, by their measured time.",
+        "none",
     ),
 ]

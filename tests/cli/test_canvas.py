@@ -51,6 +51,12 @@ def test_a_new_canvas_forgets_the_one_before():
     assert [cell for cell, _ in read(step([1, 2], [1, 1], canvas=1)).cells] == ["changing"] * 2
 
 
+def test_a_canvas_that_was_cut_is_compared_with_what_is_left_of_it():
+    read = reader().read
+    read(step([1, 2, 3], [1, 1, 1]))
+    assert [cell for cell, _ in read(step([1, 3], [1, 1], step=1)).cells] == ["settled", "changing"]
+
+
 def test_a_frame_counts_from_one_and_averages():
     got = reader().read(step([1, 2, 3, 4], [1, 0, 0, 0], canvas=2, step=1, entropy=0.5))
     assert (got.canvas, got.step, got.max_steps) == (3, 2, 4)

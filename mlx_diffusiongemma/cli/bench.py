@@ -1,0 +1,98 @@
+"""`dgemma-mlx bench`: measuring what the dial between speed and quality does on this machine."""
+
+import contextlib
+import json
+import platform
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mlx_diffusiongemma.cli import arguments
+from mlx_diffusiongemma.cli.console import is_live, stderr, write_stdout
+from mlx_diffusiongemma.cli.loading import open_runtime
+from mlx_diffusiongemma.errors import ConfigError
+
+_DEFAULT_STEPS = "1,2,4,8,16,24,48"
+
+bench_app = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
+
+
+@bench_app.callback()
+def bench() -> None:
+    """Measure speed and quality on this machine."""
+
+
+@bench_app.command("sweep")
+def sweep_command(
+    model: Annotated[
+        str, typer.Option("--model", "-m", metavar="MODEL", help="`demo`, a folder or a Hub model.")
+    ] = "demo",
+    revision: arguments.Revision = None,
+    dtype: arguments.Dtype = None,
+    force: arguments.Force = False,
+    task: Annotated[str, typer.Option("--task", help="sudoku or add.")] = "sudoku",
+    steps: Annotated[
+        str, typer.Option("--steps", metavar="N,N,...", help="Step limits to measure.")
+    ] = _DEFAULT_STEPS,
+    presets: Annotated[bool, typer.Option("--presets", help="Measure the presets too.")] = False,
+    autoregressive: Annotated[
+        bool, typer.Option("--ar/--no-ar", help="Measure --mode ar beside them.")
+    ] = True,
+    count: Annotated[int, typer.Option("--count", min=1, help="Examples for each point.")] = 64,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Same seed, same examples.")] = 0,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Write all numbers as JSON.")
+    ] = None,
+    png: Annotated[
+        Path | None, typer.Option("--png", metavar="FILE", help="Draw them; needs matplotlib.")
+    ] = None,
+) -> None:
+    """Measure accuracy against time and steps on a task whose answers a rule can check.
+
+    The tasks are those of the model that ships with this program, `demo`. A line for each setting
+    goes to standard output.
+    """
+    limits = _numbers(steps)
+    for path in filter(None, (out, png)):
+        if not path.parent.is_dir():
+            raise ConfigError(f"`{path.parent}` is not a folder", hint="make it first")
+
+    from mlx_diffusiongemma.bench import plot, sweep, tasks
+
+    if task not in tasks.TASKS:
+        raise ConfigError(f"--task is {task!r}", hint=f"it is one of {', '.join(tasks.TASKS)}")
+    if png:
+        plot.require_matplotlib()
+    runtime = open_runtime(model, revision=revision, dtype=dtype, force=force)
+    settings = sweep.settings(limits, presets=presets, autoregressive=autoregressive)
+    examples = tasks.draw(task, count, seed)
+    with _counting(count) as progress:
+        points = sweep.run_sweep(runtime, settings, examples, seed=seed, progress=progress)
+    write_stdout("".join(f"{line}\n" for line in sweep.table(points)))
+    if out:
+        about = {"model": model, "task": task, "seed": seed, "machine": platform.platform()}
+        report = sweep.report(points, about)
+        out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    if png:
+        plot.draw(points, png, f"{task}, {count} examples for each point, {model}")
+
+
+def _numbers(steps: str) -> list[int]:
+    try:
+        return [int(number) for number in steps.split(",") if number.strip()]
+    except ValueError:
+        raise ConfigError(
+            f"--steps is {steps!r}", hint="give whole numbers with commas between them"
+        ) from None
+
+
+@contextlib.contextmanager
+def _counting(count: int) -> Iterator[Callable[[int], None]]:
+    """Say how far it is, where that can be redrawn."""
+    if not is_live():
+        yield lambda done: None
+        return
+    with stderr.status(f"0 of {count} examples") as status:
+        yield lambda done: status.update(f"{done} of {count} examples")

@@ -1,0 +1,32 @@
+"""`bench sweep`: what it writes where, and what it refuses before any work."""
+
+import json
+
+import pytest
+
+
+def test_a_small_sweep_of_the_demo(run_here, tmp_path):
+    out = tmp_path / "sweep.json"
+    given = ("--steps", "1,4", "--presets", "--count", "2", "--task", "add", "--out", str(out))
+    run = run_here("bench", "sweep", *given, fake=False)
+    assert (run.code, run.err) == (0, "")
+    names = [line.split("|")[1].strip() for line in run.out.splitlines()[2:]]
+    assert names == ["1 step", "4 steps", "quality", "balanced", "fast", "left to right"]
+    report = json.loads(out.read_text())
+    assert [point["name"] for point in report["points"]] == names
+    assert (report["model"], report["task"], report["seed"]) == ("demo", "add", 0)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--steps", "1,two"], "--steps is '1,two'"),
+        (["--steps", "0"], "max_denoising_steps is 0"),
+        (["--task", "chess"], "--task is 'chess'"),
+        (["--out", "nowhere/sweep.json"], "`nowhere` is not a folder"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(run_here, flags, message):
+    run = run_here("bench", "sweep", *flags, "--count", "1", fake=False)
+    assert run.code == 1
+    assert message in run.err
