@@ -123,7 +123,7 @@ def test_on_linux_an_extra_brings_exactly_its_own_backend(requirements, extra):
 
 def test_no_other_extra_chooses_a_backend(metadata, requirements):
     extras = set(metadata.get_all("Provides-Extra"))
-    assert extras == {*BACKENDS, "dev", "parity"}
+    assert extras == {*BACKENDS, "dev", "parity", "plot"}
     for extra in extras - set(BACKENDS):
         assert "mlx" not in wanted(requirements, LINUX, extra)
 
