@@ -14,41 +14,45 @@ import mlx.core as mx
 
 from mlx_diffusiongemma import sampling
 from mlx_diffusiongemma.draws import Draws
+from mlx_diffusiongemma.kernels import LogitStatistics
 from mlx_diffusiongemma.options import SamplerName, SamplerSettings
 from mlx_diffusiongemma.stopping import Shown
 
 Accepted = tuple[mx.array, mx.array]
-Sampler = Callable[[mx.array, mx.array, mx.array, Shown | None, Draws, SamplerSettings], Accepted]
+Sampler = Callable[
+    [mx.array, LogitStatistics, mx.array, Shown | None, Draws, SamplerSettings], Accepted
+]
 
 
 def entropy_bound(
     logits: mx.array,
-    entropy: mx.array,
+    statistics: LogitStatistics,
     canvas: mx.array,
     before: Shown | None,
     draws: Draws,
     settings: SamplerSettings,
 ) -> Accepted:
     """Accepted bool [B, L] and tokens int32 [B, L]. Source: arXiv 2505.24857."""
-    return sampling.accept_within_bound(entropy, settings.entropy_bound), draws.candidates(logits)
+    return sampling.accept_within_bound(
+        statistics.entropy, settings.entropy_bound
+    ), draws.candidates(logits)
 
 
 def argmax(
     logits: mx.array,
-    entropy: mx.array,
+    statistics: LogitStatistics,
     canvas: mx.array,
     before: Shown | None,
     draws: Draws,
     settings: SamplerSettings,
 ) -> Accepted:
     """Accepted bool [B, L] and tokens int32 [B, L]; chance decides only what is renoised."""
-    tokens = mx.argmax(logits, axis=-1).astype(mx.int32)
-    return sampling.accept_within_bound(entropy, settings.entropy_bound), tokens
+    return sampling.accept_within_bound(statistics.entropy, settings.entropy_bound), statistics.best
 
 
 def confidence(
     logits: mx.array,
-    entropy: mx.array,
+    statistics: LogitStatistics,
     canvas: mx.array,
     before: Shown | None,
     draws: Draws,
@@ -59,8 +63,7 @@ def confidence(
     A position that was accepted in the step before keeps its token while that has at least
     `keep_probability`; another token replaces it as soon as that reaches `accept_probability`.
     """
-    total = mx.logsumexp(logits, axis=-1)
-    best = mx.argmax(logits, axis=-1).astype(mx.int32)
+    total, best = statistics.normaliser, statistics.best
     best_probability = mx.exp(mx.max(logits, axis=-1) - total)
     sure = best_probability >= settings.accept_probability
     sure = sure | (mx.arange(best.shape[1]) == mx.argmax(best_probability, axis=-1, keepdims=True))

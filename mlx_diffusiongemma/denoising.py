@@ -49,12 +49,12 @@ def denoise(
     sampler, is_done = SAMPLERS[settings.sampler], STOP_RULES[settings.stop_rule]
     for step in range(settings.max_denoising_steps):
         logits = predict(canvas, logits) / _temperature(step, settings)
-        entropy = sampling.token_entropy(logits)
+        statistics = sampling.logit_statistics(logits)
+        entropy, argmax_canvas = statistics.entropy, statistics.best
         before = history[-1] if history else None
-        accepted, tokens = sampler(logits, entropy, canvas, before, draws, settings)
+        accepted, tokens = sampler(logits, statistics, canvas, before, draws, settings)
         canvas = mx.where(accepted, tokens, draws.renoise(shape, vocab_size))
 
-        argmax_canvas = mx.argmax(logits, axis=-1).astype(mx.int32)
         now = Shown(argmax_canvas, accepted, entropy)
         done = mx.all(is_done(now, history, settings))
         history = [*history, now][-max(settings.stability_threshold, 2) :]

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 import mlx.core as mx
 
 from mlx_diffusiongemma import kernels
+from mlx_diffusiongemma.kernels import LogitStatistics
 
 
 def temperature(steps_left: int, max_denoising_steps: int, *, t_min: float, t_max: float) -> float:
@@ -22,12 +23,13 @@ def temperature(steps_left: int, max_denoising_steps: int, *, t_min: float, t_ma
     return t_min + (t_max - t_min) * (steps_left / max_denoising_steps)
 
 
-def token_entropy(logits: mx.array) -> mx.array:
-    """Entropy of each position in nats; a forbidden token (logit -inf) adds nothing.
+def logit_statistics(logits: mx.array) -> LogitStatistics:
+    """Entropy in nats, logsumexp and best token of each position, from one reading of the logits.
 
-    NaN where the logits hold NaN or +inf, which `denoise` looks for.
+    A forbidden token (logit -inf) adds no entropy; it is NaN where the logits hold NaN or +inf,
+    which `denoise` looks for.
     """
-    return kernels.logit_statistics(logits).entropy
+    return kernels.logit_statistics(logits)
 
 
 def accept_within_bound(entropy: mx.array, entropy_bound: float) -> mx.array:

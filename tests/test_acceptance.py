@@ -23,7 +23,7 @@ def accept(name, probabilities, *, canvas=None, before=None, draws=None, **setti
         held = Shown(mx.zeros(mask.shape, mx.int32), mask, mx.zeros(mask.shape))
     accepted, tokens = SAMPLERS[name](
         logits,
-        sampling.token_entropy(logits),
+        sampling.logit_statistics(logits),
         mx.array([canvas or [0] * len(probabilities)]),
         held,
         draws or CountingDraws(),

@@ -198,5 +198,5 @@ def test_the_largest_seed_works():
 def test_entropy_matches_the_events_entropy():
     steps = run(noisy(7), max_denoising_steps=1, t_min=0.5, t_max=1.5)
     canvas = SeededDraws(3).initial_canvas((1, L), V)
-    want = sampling.token_entropy(noisy(7)(canvas, None) / 1.5)
+    want = sampling.logit_statistics(noisy(7)(canvas, None) / 1.5).entropy
     np.testing.assert_allclose(np.array(steps[0].entropy), np.array(want), rtol=1e-6)

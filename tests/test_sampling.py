@@ -51,17 +51,17 @@ def test_entropy_is_in_nats():
         [[[0.0, 0.0, 0.0, 0.0], [100.0, 0.0, 0.0, 0.0], [math.log(3), 0.0, -99, -99]]]
     )
     want = [math.log(4), 0.0, -(0.75 * math.log(0.75) + 0.25 * math.log(0.25))]
-    assert sampling.token_entropy(logits)[0].tolist() == pytest.approx(want, abs=1e-6)
+    assert sampling.logit_statistics(logits).entropy[0].tolist() == pytest.approx(want, abs=1e-6)
 
 
 def test_a_forbidden_token_adds_nothing_to_the_entropy():
     logits = mx.array([[[0.0, 0.0, -mx.inf]]])
-    assert sampling.token_entropy(logits).item() == pytest.approx(math.log(2))
+    assert sampling.logit_statistics(logits).entropy.item() == pytest.approx(math.log(2))
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_a_logit_that_is_no_number_makes_the_entropy_nan(bad):
-    assert math.isnan(sampling.token_entropy(mx.array([[[0.0, bad, 1.0]]])).item())
+    assert math.isnan(sampling.logit_statistics(mx.array([[[0.0, bad, 1.0]]])).entropy.item())
 
 
 def test_temperature_runs_from_t_max_and_never_reaches_t_min():

@@ -1,7 +1,8 @@
 """`dgemma-mlx generate`: one answer to one prompt."""
 
 import sys
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,6 +11,11 @@ from mlx_diffusiongemma.cli.console import print_json
 from mlx_diffusiongemma.cli.loading import open_runtime
 from mlx_diffusiongemma.errors import ConfigError, PromptError
 from mlx_diffusiongemma.hub import DEFAULT_MODEL
+from mlx_diffusiongemma.options import GenerationOptions
+
+if TYPE_CHECKING:
+    from mlx_diffusiongemma.events import GenerationResult
+    from mlx_diffusiongemma.runtime import Runtime
 
 
 def generate_command(
@@ -60,15 +66,40 @@ def generate_command(
     The answer goes to standard output, everything else to standard error.
     """
     options = arguments.generation_options(context.params)
+    _check_watch(watch, options)
+    messages = _messages(prompt, system, chat_template is not False)
+    runtime = open_runtime(model, revision=revision, dtype=dtype, force=force)
+    result = _write(
+        runtime, messages, options, prompt_cache_file, text=not as_json, watch=watch, stats=stats
+    )
+    if as_json:
+        print_json(result.to_dict())
+    if report is not None:
+        from mlx_diffusiongemma.cli.render import write_report
+
+        write_report(report, DEFAULT_MODEL if model is None else model, result)
+
+
+def _check_watch(watch: bool, options: GenerationOptions) -> None:
     if watch and options.mode == "ar":
         raise ConfigError(
             "--watch is given and --mode is 'ar'", hint="there is no canvas to draw; leave one out"
         )
-    messages = _messages(prompt, system, chat_template is not False)
-    runtime = open_runtime(model, revision=revision, dtype=dtype, force=force)
 
-    from mlx_diffusiongemma.cli import render
+
+def _write(
+    runtime: "Runtime",
+    messages: str | list[dict[str, str]],
+    options: GenerationOptions,
+    prompt_cache_file: Path | None,
+    *,
+    text: bool,
+    watch: bool,
+    stats: bool,
+) -> "GenerationResult":
+    """Show the answer as it comes, reading the prompt from its cache file if there is one."""
     from mlx_diffusiongemma.cli.prompt_cache import PromptCacheFile
+    from mlx_diffusiongemma.cli.render import show_answer
 
     if prompt_cache_file is None:
         events = runtime.stream(messages, options)
@@ -76,18 +107,9 @@ def generate_command(
         session = runtime.session()
         file = PromptCacheFile(prompt_cache_file, session)
         events = file.follow(session.stream(messages, options))
-    result = render.show_answer(
-        events,
-        runtime.tokenizer,
-        write_text=not as_json,
-        watch=watch,
-        stats=stats,
-        stop=options.stop,
+    return show_answer(
+        events, runtime.tokenizer, write_text=text, watch=watch, stats=stats, stop=options.stop
     )
-    if as_json:
-        print_json(result.to_dict())
-    if report is not None:
-        render.write_report(report, DEFAULT_MODEL if model is None else model, result)
 
 
 def _messages(prompt: str, system: str | None, chat_template: bool) -> str | list[dict[str, str]]:

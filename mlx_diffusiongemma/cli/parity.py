@@ -154,7 +154,7 @@ def check_command(
     from mlx_diffusiongemma.parity.trace_file import read_trace
 
     recorded = read_trace(trace)  # before a model is fetched
-    name = model or DEFAULT_MODEL
+    name = DEFAULT_MODEL if model is None else model
     folder = find_model(name, revision)
 
     from mlx_diffusiongemma.parity.facts import check_same_model, model_facts
@@ -212,6 +212,7 @@ def _show_estimate(model: str | None, suite: str, revision: str | None, as_json:
     from mlx_diffusiongemma.parity.released import NAME, released_config, released_generation
     from mlx_diffusiongemma.parity.suite import estimate, find_suite
 
+    name = NAME if model is None else model
     config, generation = released_config(), released_generation()
     if model is not None:
         folder = find_model(model, revision)
@@ -219,8 +220,8 @@ def _show_estimate(model: str | None, suite: str, revision: str | None, as_json:
     parts = estimate(find_suite(suite), config, generation)
     total = sum(parts.values())
     if as_json:
-        print_json({"model": model or NAME, "suite": suite, "bytes": total, "parts": parts})
+        print_json({"model": name, "suite": suite, "bytes": total, "parts": parts})
         return
-    print(f"at most {format_size(total)} for {model or NAME}, suite {suite}")
+    print(f"at most {format_size(total)} for {name}, suite {suite}")
     for part, size in parts.items():
         print(f"{part:12} {format_size(size):>9}")

@@ -13,6 +13,7 @@ from mlx_diffusiongemma.kernels.reference import (
     FeedForwardWeights,
     Heads,
     HeadWeights,
+    LogitStatistics,
     Routing,
     Stream,
 )
@@ -23,6 +24,7 @@ __all__ = [
     "AttentionWeights",
     "FeedForwardWeights",
     "HeadWeights",
+    "LogitStatistics",
     "Heads",
     "Routing",
     "Stream",
