@@ -42,6 +42,8 @@ def test_the_demo_answers(runtime):
 def test_the_stream_adds_up_to_the_result(runtime, story):
     events = list(runtime.stream(STORY, GenerationOptions(seed=1)))
     blocks = [event for event in events if isinstance(event, BlockCommitted)]
+    kinds = [type(event) for event in events if not isinstance(event, DenoisingStep)]
+    assert kinds == [PromptProcessed, *[BlockCommitted] * len(blocks), Finished]
     assert isinstance(events[0], PromptProcessed)
     assert isinstance(events[-1], Finished)
     result = events[-1].result
@@ -177,11 +179,12 @@ def test_every_event_may_be_asked_for_and_read_in_another_thread(runtime):
     options = GenerationOptions(seed=1, max_tokens=40, max_denoising_steps=3)
     draws = RecordingDraws(SeededDraws(1))
     events = runtime.stream(STORY, options, draws=draws)
-    seen = []
+    seen, before = [], 0
     while not (seen and isinstance(seen[-1], Finished)):
         thread = threading.Thread(target=lambda: seen.append(next(events)))
         thread.start()
         thread.join()
+        assert len(seen) == (before := before + 1), "the thread raised"
     for step in (event for event in seen if isinstance(event, DenoisingStep)):
         for array in (step.argmax_canvas, step.accepted, step.entropy):
             array.tolist()
