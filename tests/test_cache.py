@@ -99,6 +99,37 @@ def test_a_denoising_step_writes_in_place():
     assert mx.get_peak_memory() - before < 2**20  # one buffer is 32 MB
 
 
+def test_tokens_that_come_one_by_one_copy_the_window_once_a_canvas():
+    canvas_length, window, heads = 8, 2**14, 8
+    cache = LayerCache(window, canvas_length)
+    tokens = mx.zeros((1, heads, window, 8))
+    cache.append(tokens, tokens)
+    del tokens
+    token = mx.ones((1, heads, 1, 8))
+    mx.eval(cache.arrays, token)
+    copies = []
+    for _ in range(4 * canvas_length):
+        before = mx.get_active_memory()
+        mx.reset_peak_memory()
+        keys, values = cache.append(token, token)
+        total = mx.sum(keys[:, :, -2:]) + mx.sum(values[:, :, -2:])
+        mx.eval(total, cache.arrays)
+        copies.append(mx.get_peak_memory() - before > 2**20)  # one buffer is 4 MB
+        del keys, values
+        assert cache.state()[0].shape[2] == window - 1
+    assert sum(copies) <= 4
+
+
+def test_a_canvas_after_tokens_that_came_one_by_one_copies_at_its_first_step_alone():
+    cache = LayerCache(4, canvas_length=8)
+    fill(cache, [1] * 9)
+    assert cache.stored > 3
+    for _ in range(2):
+        assert positions(cache.with_canvas(rows(9, 8), rows(9, 8))[0])[:3] == [6, 7, 8]
+        assert cache.stored == 3
+        assert cache.arrays[0].shape[2] <= 3 + 8
+
+
 @pytest.mark.parametrize("window", [None, 1, 3, 5])
 @pytest.mark.parametrize(("queries", "keys"), [(1, 1), (1, 4), (4, 4), (3, 8), (6, 6)])
 def test_the_prefill_mask_is_causal_within_the_window(queries, keys, window):

@@ -7,6 +7,8 @@ from test_cache import positions, rows
 
 from mlx_diffusiongemma.model.cache import MOST_MARKS, KVCache, LayerCache
 
+CANVAS = 4  # tokens
+
 
 class Twin:
     """A full and a sliding layer, and beside them what they ought to hold, in plain Python.
@@ -16,7 +18,7 @@ class Twin:
 
     def __init__(self, window, spare):
         self.keep, self.spare = window - 1, spare
-        self.cache = KVCache([LayerCache(), LayerCache(window, 4, spare)])
+        self.cache = KVCache([LayerCache(), LayerCache(window, CANVAS, spare)])
         self.truth, self.first, self.marks, self.serial = [], 0, set(), 0
 
     def append(self, count):
@@ -28,11 +30,14 @@ class Twin:
         self.cache.offset += count
         assert positions(full[0]) == self.truth
         assert positions(sliding[0]) == self.truth[max(0, start - self.keep) :]
-        self.first = max(self.first, len(self.truth) - self.keep - self.spare)
+        room = CANVAS if count == 1 else 0
+        if len(self.truth) - self.first > self.keep + self.spare + room:
+            self.first = len(self.truth) - self.keep - self.spare
 
     def canvas(self):
+        self.first = max(self.first, len(self.truth) - self.keep - self.spare)
         for layer, seen in zip(self.cache.layers, (self.truth, self.seen()), strict=True):
-            keys, values = layer.with_canvas(rows(-9, 4), -rows(-9, 4))
+            keys, values = layer.with_canvas(rows(-9, CANVAS), -rows(-9, CANVAS))
             assert positions(keys) == [*seen, -9, -8, -7, -6]
             assert positions(values) == [-p for p in positions(keys)]
 
@@ -71,9 +76,12 @@ def test_whatever_happens_the_layers_hold_what_they_claim(window, spare, seed):
     twin = Twin(window, spare)
     for _ in range(60):
         end = len(twin.truth)
-        match random.choice(["append", "canvas", "mark", "mark ahead", "rewind"]):
+        match random.choice(["append", "one", "canvas", "mark", "mark ahead", "rewind"]):
             case "append":
                 twin.append(int(random.integers(1, 2 * window + 3)))
+            case "one":
+                for _ in range(int(random.integers(1, 2 * CANVAS + 2))):
+                    twin.append(1)
             case "canvas":
                 twin.canvas()
             case "mark" if end:

@@ -26,7 +26,8 @@ class LayerCache:
     A full layer (`window=None`) keeps every token. Of a sliding layer later tokens see the last
     `window - 1`: with their own position, that is the window (transformers'
     `DynamicSlidingWindowLayer`). It keeps `spare` more, so that it can go back that far, and
-    leaves room for `canvas_length` behind them.
+    leaves room for `canvas_length` behind them. Tokens that come one by one fill that room before
+    older ones are dropped, so the window is not copied for each of them.
     """
 
     def __init__(self, window: int | None = None, canvas_length: int = 0, spare: int = 0):
@@ -51,7 +52,9 @@ class LayerCache:
         """
         seen = self._seen_from()
         most = self._most_tokens()
-        if most is None or self.stored + keys.shape[2] <= most:
+        # More than one token at a time leaves the room to the canvas that is likely to follow.
+        room = self._canvas_length if keys.shape[2] == 1 else 0
+        if most is None or self.stored + keys.shape[2] <= most + room:
             all_keys, all_values = self._write(keys, values, permanent=True)
             return all_keys[:, :, seen:], all_values[:, :, seen:]
         if self._keys is not None and self._values is not None and self.stored:
@@ -66,6 +69,7 @@ class LayerCache:
 
     def with_canvas(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         """Views of the tokens it sees followed by these ones, which are not kept."""
+        self._free_room()
         seen = self._seen_from()
         all_keys, all_values = self._write(keys, values, permanent=False)
         return all_keys[:, :, seen:], all_values[:, :, seen:]
@@ -150,6 +154,18 @@ class LayerCache:
 
     def _most_tokens(self) -> int | None:
         return None if self.keep is None else self.keep + self._spare
+
+    def _free_room(self) -> None:
+        """Drop the oldest tokens where ones that came one by one have filled the canvas's room."""
+        most = self._most_tokens()
+        if most is None or self.stored <= most or self._keys is None or self._values is None:
+            return
+        dropped, end = self.stored - most, self.stored
+        self._save_marks(self._keys, self._values, dropped)
+        kept = [buffer[:, :, dropped:end] for buffer in (self._keys, self._values)]
+        self.stored = 0
+        self._first += dropped
+        self._write(kept[0], kept[1], permanent=True)
 
     def _covers(self, position: int) -> bool:
         """Whether the buffer holds all that a token at `position` sees."""
