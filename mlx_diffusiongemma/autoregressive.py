@@ -17,6 +17,7 @@ from mlx_diffusiongemma.events import FinishReason, PromptProcessed, TokenWritte
 from mlx_diffusiongemma.generation import check_prompt, context_of
 from mlx_diffusiongemma.model import DiffusionGemma
 from mlx_diffusiongemma.options import TokenSettings
+from mlx_diffusiongemma.passes import Answer
 from mlx_diffusiongemma.prefix_cache import PrefixCache
 
 _NOT_FINITE = -1  # in place of a token
@@ -33,16 +34,16 @@ def generate_tokens(
     cache: PrefixCache | None = None,
     marks: Iterable[int] = (),
     max_context: int | None = None,
-) -> Generator[PromptProcessed | TokenWritten, None, None]:
+) -> Generator[PromptProcessed | TokenWritten, Answer, None]:
     """Yield the events of one answer; the last `TokenWritten` says why it ends.
 
     PromptError when the prompt and one token do not fit the context; an answer that reaches the end
     of the context ends with "length". GenerationError when the logits are not numbers.
 
-    `cache`, `marks` and `max_context` are those of `generate_blocks`. The prompt's last token is
+    `cache`, `marks` and `max_context` are those of `block_loop`. The prompt's last token is
     always read: its logits are where the answer begins.
     """
-    context = context_of(model, max_context)
+    context = context_of(model.config, max_context)
     check_prompt(prompt, context, 1, model.config.vocab_size)
     cache = PrefixCache(model) if cache is None else cache
     before, last = prompt[:-1], prompt[-1]

@@ -6,9 +6,10 @@
           +--------------------------------------------------------------------------+
 
 The loop yields a `DenoisingStep` after every decoder pass and never prints, decodes or keeps time.
+The passes themselves it asks for: see `passes`.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 
 import mlx.core as mx
 
@@ -18,6 +19,7 @@ from mlx_diffusiongemma.draws import Draws
 from mlx_diffusiongemma.errors import GenerationError
 from mlx_diffusiongemma.events import DenoisingStep
 from mlx_diffusiongemma.options import SMALLEST_CANVAS, SamplerSettings
+from mlx_diffusiongemma.passes import Answer, Evaluate, Pass, Predict, carried_out
 from mlx_diffusiongemma.stopping import STOP_RULES, Shown
 
 _SHRINK_STEP = 8  # positions; a canvas is cut to a multiple of this
@@ -30,14 +32,34 @@ def denoise(
     *,
     canvas_length: int,
     vocab_size: int,
-    canvas_index: int = 0,
     shrink_at: frozenset[int] = frozenset(),
-) -> Iterator[DenoisingStep]:
-    """Yield steps until the stop rule says that the canvas is done, or the steps run out.
+) -> Generator[DenoisingStep, None, DenoisingStep]:
+    """`denoising_loop` with its passes done by `predict`, for predictions from anywhere.
 
     `predict(canvas, previous_logits)` is the decoder bound to its KV cache: int32 [1, L] and the
-    temperature-scaled logits of the step before (None at first) to float32 logits [1, L, V]. The
-    text is the argmax canvas of the last step. GenerationError when the logits are not numbers.
+    temperature-scaled logits of the step before (None at first) to float32 logits [1, L, V].
+    """
+    loop = denoising_loop(
+        draws, settings, canvas_length=canvas_length, vocab_size=vocab_size, shrink_at=shrink_at
+    )
+    return carried_out(
+        loop, lambda asked: predict(asked.canvas, asked.previous_logits), _nothing_to_read
+    )
+
+
+def denoising_loop(
+    draws: Draws,
+    settings: SamplerSettings,
+    *,
+    canvas_length: int,
+    vocab_size: int,
+    canvas_index: int = 0,
+    shrink_at: frozenset[int] = frozenset(),
+) -> Generator[Pass | DenoisingStep, Answer, DenoisingStep]:
+    """Yield steps until the stop rule says that the canvas is done, or the steps run out.
+
+    The text is the argmax canvas of the last step, which is returned too. GenerationError when the
+    logits are not numbers.
 
     With end tokens in `shrink_at` the canvas gets shorter where two steps agree on the first of
     them: later steps cost less, and see less.
@@ -48,45 +70,54 @@ def denoise(
     history: list[Shown] = []
     sampler, is_done = SAMPLERS[settings.sampler], STOP_RULES[settings.stop_rule]
     for step in range(settings.max_denoising_steps):
-        logits = predict(canvas, logits) / _temperature(step, settings)
+        logits = _scaled((yield Predict(canvas, logits)), step, settings)
         statistics = sampling.logit_statistics(logits)
-        entropy, argmax_canvas = statistics.entropy, statistics.best
         before = history[-1] if history else None
         accepted, tokens = sampler(logits, statistics, canvas, before, draws, settings)
         canvas = mx.where(accepted, tokens, draws.renoise(shape, vocab_size))
 
-        now = Shown(argmax_canvas, accepted, entropy)
+        now = Shown(statistics.best, accepted, statistics.entropy)
         done = mx.all(is_done(now, history, settings))
         history = [*history, now][-max(settings.stability_threshold, 2) :]
-        flags = mx.stack([done, mx.all(mx.isfinite(entropy))])
-        # What is left lazy belongs to this thread: a consumer in another one could not read it.
-        mx.eval(flags, argmax_canvas, accepted, entropy)
+        flags = mx.stack([done, mx.all(mx.isfinite(now.entropy))])
+        yield Evaluate((flags, now.argmax_canvas, accepted, now.entropy))
         converged, finite = flags.tolist()  # type: ignore[misc]
         if not finite:
             raise _not_finite(canvas_index, step)
-        converged = converged and step + 1 >= settings.min_denoising_steps
-        if not converged and step + 1 < settings.max_denoising_steps:
+        converged = bool(converged) and step + 1 >= settings.min_denoising_steps
+        is_last = converged or step + 1 == settings.max_denoising_steps
+        if not is_last:
             mx.async_eval(canvas)  # the next step may be asked for in another thread, too
-        yield DenoisingStep(
+        reported = DenoisingStep(
             canvas_index=canvas_index,
             step=step,
             max_denoising_steps=settings.max_denoising_steps,
-            argmax_canvas=argmax_canvas,
+            argmax_canvas=now.argmax_canvas,
             accepted=accepted,
-            entropy=entropy,
-            converged=bool(converged),
+            entropy=now.entropy,
+            converged=converged,
         )
-        if converged:
-            return
+        yield reported
+        if is_last:
+            break
         if shrink_at and (keep := _shrunk_length(history, shrink_at)) < shape[1]:
             shape = (1, keep)
             canvas, logits = canvas[:, :keep], logits[:, :keep]
             history = [shown.first(keep) for shown in history]
+    return reported
 
 
-def _temperature(step: int, settings: SamplerSettings) -> float:
+def _nothing_to_read(tokens: list[int]) -> None:
+    raise AssertionError("one canvas reads nothing")
+
+
+def _scaled(logits: Answer, step: int, settings: SamplerSettings) -> mx.array:
+    """The logits by the temperature of the step. Nobody keeps the others: they are large."""
+    assert logits is not None
     most = settings.max_denoising_steps
-    return sampling.temperature(most - step, most, t_min=settings.t_min, t_max=settings.t_max)
+    return logits / sampling.temperature(
+        most - step, most, t_min=settings.t_min, t_max=settings.t_max
+    )
 
 
 def _not_finite(canvas_index: int, step: int) -> GenerationError:

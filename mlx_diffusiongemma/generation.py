@@ -4,13 +4,15 @@
 
 A block is encoded into the KV cache only when another canvas follows. Nothing outlives the
 iterator but the cache that the caller gave, and that holds no more than it says: closing the
-iterator at any point leaves no trace for the next generation.
+iterator at any point leaves no trace for the next generation. The passes themselves are asked for:
+see `passes`.
 """
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from functools import partial
 
-from mlx_diffusiongemma.denoising import denoise
+from mlx_diffusiongemma.config import ModelConfig
+from mlx_diffusiongemma.denoising import denoising_loop
 from mlx_diffusiongemma.draws import Draws
 from mlx_diffusiongemma.errors import ConfigError, PromptError
 from mlx_diffusiongemma.events import (
@@ -21,30 +23,37 @@ from mlx_diffusiongemma.events import (
     PromptProcessed,
     TokenEvent,
 )
-from mlx_diffusiongemma.model import DiffusionGemma
 from mlx_diffusiongemma.options import SamplerSettings
+from mlx_diffusiongemma.passes import Answer, Pass, Read, carried_out
 from mlx_diffusiongemma.prefix_cache import PrefixCache
 
 
-def generate_blocks(
-    model: DiffusionGemma,
+def alone(
+    loop: Generator[Pass | TokenEvent, Answer, None], cache: PrefixCache
+) -> Generator[TokenEvent, None, None]:
+    """The events of one answer's loop, every pass over its `cache` done as it comes."""
+    return carried_out(loop, cache.predict, cache.read)
+
+
+def block_loop(
+    config: ModelConfig,
     prompt: Sequence[int],
+    cache: PrefixCache,
     *,
     draws: Draws,
     settings: SamplerSettings,
     max_tokens: int,
     eos_token_ids: frozenset[int],
-    cache: PrefixCache | None = None,
     marks: Iterable[int] = (),
     max_context: int | None = None,
     retry_empty: bool = False,
     canvas_length: int | None = None,
     shrink_canvas: bool = False,
-) -> Generator[TokenEvent, None, None]:
+) -> Generator[Pass | TokenEvent, Answer, None]:
     """Yield the events of one answer; the last `BlockCommitted` says why it ends.
 
     Canvases have the checkpoint's length, or `canvas_length`; the last block is cut to `max_tokens`
-    exactly. `shrink_canvas` lets `denoise` cut them behind their end token.
+    exactly. `shrink_canvas` lets `denoising_loop` cut them behind their end token.
     PromptError when the prompt and one canvas do not fit the context, which is the model's or
     `max_context` if that is less; an answer that reaches its end ends with "length".
 
@@ -54,17 +63,15 @@ def generate_blocks(
     What `cache` shares with the prompt is not read again; `marks` are positions of the prompt
     that later ones may return to.
     """
-    length, vocab_size = _length_of(model, canvas_length), model.config.vocab_size
-    context = context_of(model, max_context)
+    length, vocab_size = _length_of(config, canvas_length), config.vocab_size
+    context = context_of(config, max_context)
     check_prompt(prompt, context, length, vocab_size)
-    cache = PrefixCache(model) if cache is None else cache
-    yield _read_prompt(cache, prompt, marks)
+    yield from _read_prompt(cache, prompt, marks)
 
     budget, index = max_tokens, 0
     while True:
         write = partial(
-            denoise,
-            lambda canvas, previous: model.denoise(canvas, cache.kv, previous),
+            denoising_loop,
             draws,
             settings,
             canvas_length=length,
@@ -81,24 +88,26 @@ def generate_blocks(
         yield BlockCommitted(index, tuple(kept), passes, step.converged, reason)
         if reason is not None:
             return
-        cache.read(block)
+        yield Read(block)
         yield BlockEncoded(index)
         budget, index = budget - len(kept), index + 1
 
 
 def _read_prompt(
     cache: PrefixCache, prompt: Sequence[int], marks: Iterable[int]
-) -> PromptProcessed:
+) -> Generator[Pass | TokenEvent, Answer, None]:
     shared = cache.go_to(prompt, marks)
     cached = len(cache.tokens)
     if cached < len(prompt):
-        cache.read(prompt[cached:])
-    return PromptProcessed(len(prompt), cached_tokens=cached, reread_tokens=shared - cached)
+        yield Read(list(prompt[cached:]))
+    yield PromptProcessed(len(prompt), cached_tokens=cached, reread_tokens=shared - cached)
 
 
 def _write_canvas(
-    write: Callable[[], Iterator[DenoisingStep]], tries: int, eos_token_ids: frozenset[int]
-) -> Generator[DenoisingStep, None, tuple[DenoisingStep, int, list[int]]]:
+    write: Callable[[], Generator[Pass | DenoisingStep, Answer, DenoisingStep]],
+    tries: int,
+    eos_token_ids: frozenset[int],
+) -> Generator[Pass | DenoisingStep, Answer, tuple[DenoisingStep, int, list[int]]]:
     """Pass the steps of a canvas on, until it says something or the tries run out.
 
     An end token that has taken a canvas over keeps it: only new noise leads away.
@@ -107,8 +116,7 @@ def _write_canvas(
     """
     passes = 0
     while True:
-        for step in write():
-            yield step
+        step = yield from write()
         passes, tries = passes + step.step + 1, tries - 1
         block: list[int] = step.argmax_canvas[0].tolist()  # type: ignore[assignment]
         if not tries or block[0] not in eos_token_ids:
@@ -131,8 +139,8 @@ def cut_block(
     return block, None
 
 
-def _length_of(model: DiffusionGemma, canvas_length: int | None) -> int:
-    most = model.config.canvas_length
+def _length_of(config: ModelConfig, canvas_length: int | None) -> int:
+    most = config.canvas_length
     if canvas_length is not None and canvas_length > most:
         raise ConfigError(
             f"canvas_length is {canvas_length}",
@@ -141,9 +149,9 @@ def _length_of(model: DiffusionGemma, canvas_length: int | None) -> int:
     return canvas_length or most
 
 
-def context_of(model: DiffusionGemma, max_context: int | None) -> int:
+def context_of(config: ModelConfig, max_context: int | None) -> int:
     """The most tokens of prompt and answer: the model's limit, or `max_context` if that is less."""
-    own = model.config.max_position_embeddings
+    own = config.max_position_embeddings
     return own if max_context is None else min(own, max_context)
 
 

@@ -13,6 +13,7 @@ from itertools import takewhile
 import mlx.core as mx
 
 from mlx_diffusiongemma.model import DiffusionGemma, KVCache
+from mlx_diffusiongemma.passes import Predict
 
 
 class PrefixCache:
@@ -70,6 +71,10 @@ class PrefixCache:
             raise
         self.tokens += tokens
         self.nbytes = self.kv.nbytes
+
+    def predict(self, asked: Predict) -> mx.array:
+        """Do a decoder pass over a canvas that follows the tokens."""
+        return self._model.denoise(asked.canvas, self.kv, asked.previous_logits)
 
     def read_ahead(self, token: mx.array) -> mx.array:
         """Begin to read a token, int32 [1, 1], that may still be in computation.

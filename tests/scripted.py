@@ -4,6 +4,8 @@ import mlx.core as mx
 import numpy as np
 
 from mlx_diffusiongemma.draws import SeededDraws
+from mlx_diffusiongemma.generation import alone, block_loop
+from mlx_diffusiongemma.prefix_cache import PrefixCache
 
 
 def certain_of(tokens, vocab_size, height=200.0):
@@ -11,6 +13,12 @@ def certain_of(tokens, vocab_size, height=200.0):
     logits = np.zeros((1, len(tokens), vocab_size), np.float32)
     logits[0, np.arange(len(tokens)), tokens] = height
     return mx.array(logits)
+
+
+def generate_blocks(model, prompt, **asked):
+    """The events of a `block_loop` whose passes the model does, one by one."""
+    cache = PrefixCache(model)
+    return alone(block_loop(model.config, prompt, cache, **asked), cache)
 
 
 class ScriptedModel:

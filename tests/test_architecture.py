@@ -23,10 +23,10 @@ FOLDERS = {PACKAGE: PACKAGE, "convert": f"{PACKAGE}.convert", "metal": f"{PACKAG
 LAYERS = [
     "version", "backend", "errors", "fields", "options", "presets", "quantization", "config",
     "recipes", "events", "kernels", "model", "sampling", "constraints", "draws", "stopping",
-    "acceptance", "denoising", "prefix_cache", "generation", "autoregressive", "text", "answer",
-    "prompt_cache", "turns", "pace", "responder", "session_memory", "session", "checkpoint",
-    "summary", "device", "weights", "hub_cache", "hub_refusals", "hub", "hub_remote", "runtime",
-    "convert", "parity", "bench", "cli", "__init__", "__main__",
+    "acceptance", "passes", "denoising", "prefix_cache", "generation", "autoregressive", "text",
+    "answer", "prompt_cache", "turns", "pace", "writing", "responder", "session_memory",
+    "session", "checkpoint", "summary", "device", "weights", "hub_cache", "hub_refusals", "hub",
+    "hub_remote", "runtime", "convert", "parity", "bench", "cli", "__init__", "__main__",
 ]
 # fmt: on
 
@@ -77,7 +77,7 @@ def all_files() -> tuple[Path, ...]:
     found = []
     for folder, subfolders, names in os.walk(ROOT):
         subfolders[:] = filter(is_ours, subfolders)
-        found += [Path(folder, name) for name in names]
+        found += [Path(folder, name) for name in names if name != ".git"]  # a worktree has one
     return tuple(sorted(found))
 
 

@@ -4,12 +4,12 @@ from types import SimpleNamespace
 
 import mlx.core as mx
 import pytest
-from scripted import CountingDraws, ScriptedModel, certain_of
+from scripted import CountingDraws, ScriptedModel, certain_of, generate_blocks
 
 from mlx_diffusiongemma.draws import SeededDraws
 from mlx_diffusiongemma.errors import GenerationError, PromptError
 from mlx_diffusiongemma.events import BlockCommitted, BlockEncoded, DenoisingStep, PromptProcessed
-from mlx_diffusiongemma.generation import cut_block, generate_blocks
+from mlx_diffusiongemma.generation import cut_block
 from mlx_diffusiongemma.options import SamplerSettings
 
 V, L, EOS = 40, 16, frozenset({1, 2})

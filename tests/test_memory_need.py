@@ -6,6 +6,7 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 import tiny
+from scripted import generate_blocks
 
 from mlx_diffusiongemma import device
 from mlx_diffusiongemma.checkpoint import TensorInfo, plan_tensors, read_tensors
@@ -13,7 +14,6 @@ from mlx_diffusiongemma.config import parse_config, read_config
 from mlx_diffusiongemma.draws import SeededDraws
 from mlx_diffusiongemma.errors import ConfigError, MemoryNeedError
 from mlx_diffusiongemma.events import BlockCommitted
-from mlx_diffusiongemma.generation import generate_blocks
 from mlx_diffusiongemma.model import DiffusionGemma
 from mlx_diffusiongemma.options import SamplerSettings
 from mlx_diffusiongemma.recipes import RECIPES

@@ -11,15 +11,18 @@ from importlib.resources import files
 from pathlib import Path
 from mlx_diffusiongemma.draws import SeededDraws
 from mlx_diffusiongemma.events import BlockCommitted
-from mlx_diffusiongemma.generation import generate_blocks
+from mlx_diffusiongemma.generation import alone, block_loop
 from mlx_diffusiongemma.options import SamplerSettings
+from mlx_diffusiongemma.prefix_cache import PrefixCache
 from mlx_diffusiongemma.runtime import load_model
 
 model = load_model(str(files("mlx_diffusiongemma") / "demo"))
-events = generate_blocks(
-    model, [2, 50, 60, 70], draws=SeededDraws(1), settings=SamplerSettings(max_denoising_steps=3),
-    max_tokens=40, eos_token_ids=frozenset(),
+cache = PrefixCache(model)
+loop = block_loop(
+    model.config, [2, 50, 60, 70], cache, draws=SeededDraws(1),
+    settings=SamplerSettings(max_denoising_steps=3), max_tokens=40, eos_token_ids=frozenset(),
 )
+events = alone(loop, cache)
 print(sum(len(event.token_ids) for event in events if isinstance(event, BlockCommitted)))
 """
 

@@ -11,13 +11,14 @@ from mlx_diffusiongemma.config import ModelConfig
 from mlx_diffusiongemma.device import on_cpu
 from mlx_diffusiongemma.draws import SeededDraws
 from mlx_diffusiongemma.events import BlockCommitted, DenoisingStep
-from mlx_diffusiongemma.generation import generate_blocks
+from mlx_diffusiongemma.generation import alone, block_loop
 from mlx_diffusiongemma.model import DiffusionGemma
 from mlx_diffusiongemma.parity.facts import model_facts
 from mlx_diffusiongemma.parity.given_draws import GivenDraws
 from mlx_diffusiongemma.parity.recording import Generated, Observed
 from mlx_diffusiongemma.parity.taps import observing
 from mlx_diffusiongemma.parity.trace import Arrays, GenerationCase, ModelFacts, Producer
+from mlx_diffusiongemma.prefix_cache import PrefixCache
 from mlx_diffusiongemma.runtime import load_model
 from mlx_diffusiongemma.version import __version__
 
@@ -75,16 +76,17 @@ class OurModel:
     def generate(self, case: GenerationCase, prompt: np.ndarray, given: Arrays) -> Generated:
         """See `Subject`."""
         draws = _PlacedDraws(given)
-        events = list(
-            generate_blocks(
-                self._model,
-                prompt.tolist(),
-                draws=draws,
-                settings=case.settings,
-                max_tokens=case.max_tokens,
-                eos_token_ids=frozenset(case.eos_token_ids),
-            )
+        cache = PrefixCache(self._model)
+        loop = block_loop(
+            self._model.config,
+            prompt.tolist(),
+            cache,
+            draws=draws,
+            settings=case.settings,
+            max_tokens=case.max_tokens,
+            eos_token_ids=frozenset(case.eos_token_ids),
         )
+        events = list(alone(loop, cache))
         steps = [event for event in events if isinstance(event, DenoisingStep)]
         blocks = [event for event in events if isinstance(event, BlockCommitted)]
         answer = [token for block in blocks for token in block.token_ids]

@@ -6,12 +6,12 @@ The names are those of tools/reference/replay.py.
 import mlx.core as mx
 import numpy as np
 from recordings import Recording
+from scripted import generate_blocks
 from tolerances import REPLAYED_ENTROPY
 
 from mlx_diffusiongemma.draws import DrawTrace, ReplayedDraws
 from mlx_diffusiongemma.errors import GenerationError
 from mlx_diffusiongemma.events import BlockCommitted, DenoisingStep
-from mlx_diffusiongemma.generation import generate_blocks
 from mlx_diffusiongemma.model import DiffusionGemma
 from mlx_diffusiongemma.options import SamplerSettings
 
