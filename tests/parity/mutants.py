@@ -16,6 +16,7 @@ from mlx_diffusiongemma.model import DiffusionGemma, diffusion_gemma
 from mlx_diffusiongemma.model.decoder_layer import DecoderLayer
 from mlx_diffusiongemma.model.layers import rotary_frequencies
 from mlx_diffusiongemma.model.self_conditioning import SelfConditioning
+from mlx_diffusiongemma.passes import Predict
 
 Mutate = Callable[[DiffusionGemma, pytest.MonkeyPatch], None]
 
@@ -169,19 +170,21 @@ def canvas_positions_off_by_one(model, patch):
 
 def raw_logits_fed_back(model, patch):
     """The loop hands the model what it predicted, before the temperature."""
-    denoise = generation.denoise
+    denoising_loop = generation.denoising_loop
 
-    def mutated(predict, *args, **options):
-        raw = None
+    def mutated(*args, **options):
+        loop, answer, raw = denoising_loop(*args, **options), None, None
+        while True:
+            try:
+                asked = loop.send(answer)
+            except StopIteration as end:
+                return end.value
+            if isinstance(asked, Predict) and asked.previous_logits is not None:
+                asked = replace(asked, previous_logits=raw)
+            answer = yield asked
+            raw = answer if isinstance(asked, Predict) else raw
 
-        def fed_raw(canvas, previous):
-            nonlocal raw
-            raw = predict(canvas, None if previous is None else raw)
-            return raw
-
-        return denoise(fed_raw, *args, **options)
-
-    patch.setattr(generation, "denoise", mutated)
+    patch.setattr(generation, "denoising_loop", mutated)
 
 
 MUTANTS: dict[str, Mutate] = {
