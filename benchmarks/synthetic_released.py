@@ -21,12 +21,12 @@ from mlx_diffusiongemma.config import parse_config
 from mlx_diffusiongemma.convert.records import OutputTensor
 from mlx_diffusiongemma.convert.writer import header, in_file_order
 from mlx_diffusiongemma.model import DiffusionGemma
+from mlx_diffusiongemma.released import released_values
 
 SIZES = {"2.5": (1, 131_072), "4.8": (2, 262_144), "10": (5, 262_144)}  # GB -> layers, vocabulary
 SHARD_BYTES = 2_000_000_000
 BLOCK_VALUES = 8_000_009  # a prime, so that no two rows see the same part of the block
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
-_SLIDING, _FULL = "sliding_attention", "full_attention"
 _VISION_LAYER = "model.encoder.vision_tower.encoder.layers.0."
 # The smallest image side that other converters accept; it is none of the model's 26 B parameters.
 _VISION = {
@@ -64,51 +64,10 @@ _VISION_CONFIG = {
 
 
 def config_values(layers: int, vocab_size: int) -> dict:
-    """The released config.json with fewer layers; the last one is full, as the released one is."""
-    return {
-        "architectures": ["DiffusionGemmaForBlockDiffusion"],
-        "model_type": "diffusion_gemma",
-        "dtype": "bfloat16",
-        "canvas_length": 256,
-        "boi_token_id": 5,
-        "eoi_token_id": 6,
-        "image_token_id": 7,
-        "tie_word_embeddings": True,
-        "vision_config": _VISION_CONFIG,
-        "text_config": {
-            "model_type": "diffusion_gemma_text",
-            "vocab_size": vocab_size,
-            "hidden_size": 2816,
-            "intermediate_size": 2112,
-            "num_hidden_layers": layers,
-            "num_attention_heads": 16,
-            "num_key_value_heads": 8,
-            "num_global_key_value_heads": 2,
-            "head_dim": 256,
-            "global_head_dim": 512,
-            "sliding_window": 1024,
-            "layer_types": [_SLIDING] * (layers - 1) + [_FULL],
-            "num_experts": 128,
-            "top_k_experts": 8,
-            "moe_intermediate_size": 704,
-            "max_position_embeddings": 262_144,
-            "rms_norm_eps": 1e-6,
-            "final_logit_softcapping": 30.0,
-            "hidden_activation": "gelu_pytorch_tanh",
-            "use_bidirectional_attention": "vision",
-            "pad_token_id": 0,
-            "eos_token_id": 1,
-            "bos_token_id": 2,
-            "rope_parameters": {
-                _SLIDING: {"rope_type": "default", "rope_theta": 10_000.0},
-                _FULL: {
-                    "rope_type": "proportional",
-                    "partial_rotary_factor": 0.25,
-                    "rope_theta": 1_000_000.0,
-                },
-            },
-        },
-    }
+    """The released config.json with fewer layers, and the smallest image side."""
+    images = {"boi_token_id": 5, "eoi_token_id": 6, "image_token_id": 7}
+    values = released_values(layers=layers, vocab_size=vocab_size)
+    return {**values, **images, "vision_config": _VISION_CONFIG}
 
 
 def tensors_of(values: dict) -> list[OutputTensor]:

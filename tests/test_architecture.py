@@ -22,6 +22,7 @@ FOLDERS = {PACKAGE: PACKAGE, "convert": f"{PACKAGE}.convert", "metal": f"{PACKAG
 # fmt: off
 LAYERS = [
     "version", "backend", "errors", "fields", "options", "presets", "quantization", "config",
+    "released",
     "recipes", "events", "kernels", "model", "sampling", "constraints", "draws", "stopping",
     "acceptance", "passes", "denoising", "prefix_cache", "generation", "autoregressive", "text",
     "answer", "prompt_cache", "turns", "pace", "writing", "responder", "session_memory",

@@ -7,8 +7,9 @@ import tiny
 
 from mlx_diffusiongemma.config import parse_config, read_config, read_generation_config, read_json
 from mlx_diffusiongemma.errors import CheckpointError, ConfigError
+from mlx_diffusiongemma.released import released_values
 
-RELEASED = tiny.released_values()
+RELEASED = released_values()
 
 
 def with_text(**changes):
@@ -98,7 +99,8 @@ def test_absent_top_fields_take_the_references_defaults():
     assert (config.canvas_length, config.dtype) == (256, "bfloat16")
     assert config.image_token_ids == {258_880, 255_999, 258_882}
     assert not config.has_vision
-    assert parse_config(RELEASED).image_token_ids == {5, 6, 7}
+    named = values | {"image_token_id": 5, "boi_token_id": 6, "eoi_token_id": 7}
+    assert parse_config(named).image_token_ids == {5, 6, 7}
 
 
 def test_the_last_layer_is_full_whatever_the_config_says():

@@ -5,8 +5,9 @@ import tiny
 
 from mlx_diffusiongemma.config import parse_config
 from mlx_diffusiongemma.errors import ConfigError
+from mlx_diffusiongemma.released import released_values
 
-RELEASED = tiny.released_values()
+RELEASED = released_values()
 
 
 def with_text(**changes):

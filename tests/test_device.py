@@ -9,8 +9,9 @@ import tiny
 from mlx_diffusiongemma import device
 from mlx_diffusiongemma.config import parse_config
 from mlx_diffusiongemma.errors import ConfigError
+from mlx_diffusiongemma.released import released_values
 
-RELEASED = parse_config(tiny.released_values())
+RELEASED = parse_config(released_values())
 
 
 @pytest.fixture

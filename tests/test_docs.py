@@ -8,11 +8,11 @@ from pathlib import Path
 
 import mlx.core as mx
 import pytest
-import tiny
 
 from mlx_diffusiongemma import device
 from mlx_diffusiongemma.config import parse_config
 from mlx_diffusiongemma.recipes import RECIPES, find_recipe
+from mlx_diffusiongemma.released import released_values
 from mlx_diffusiongemma.version import __version__
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -114,7 +114,7 @@ def test_every_option_in_the_readme_exists():
 
 
 def test_the_sizes_in_the_readme_are_those_of_the_memory_check():
-    config = parse_config(tiny.released_values())
+    config = parse_config(released_values())
     rows = re.findall(
         r"^\| `([\w-]+)`.*?\| ([\d.]+) GB \| ([\d.]+) GB \| ([\d.]+) GB \|$", README, re.M
     )
@@ -126,7 +126,7 @@ def test_the_sizes_in_the_readme_are_those_of_the_memory_check():
 
 
 def test_the_sizes_of_the_recipes_are_those_of_the_memory_check():
-    config = parse_config(tiny.released_values())
+    config = parse_config(released_values())
     work = device.memory_need(config, [], mx.bfloat16, device.DEFAULT_CONTEXT).total
     page = (ROOT / "docs" / "convert.md").read_text()
     rows = re.findall(
@@ -155,7 +155,7 @@ def test_the_conversion_that_a_page_shows_is_the_one_that_is_made(tmp_path, monk
 def test_what_a_session_takes_is_what_the_layers_of_the_released_model_make():
     page = (ROOT / "docs" / "sessions.md").read_text()
     written = re.findall(r"^\| .+ \| ([\d.]+ [kG]B) \|$", page, re.M)
-    config = parse_config(tiny.released_values())
+    config = parse_config(released_values())
     full, sliding = 0, 0  # bytes of one token
     for layer in config.layers:
         size = 2 * layer.num_key_value_heads * layer.head_dim * mx.bfloat16.size

@@ -17,9 +17,10 @@ from mlx_diffusiongemma.events import BlockCommitted
 from mlx_diffusiongemma.model import DiffusionGemma
 from mlx_diffusiongemma.options import SamplerSettings
 from mlx_diffusiongemma.recipes import RECIPES
+from mlx_diffusiongemma.released import released_values
 from mlx_diffusiongemma.runtime import load_model
 
-RELEASED = parse_config(tiny.released_values())
+RELEASED = parse_config(released_values())
 DEMO = Path(str(files("mlx_diffusiongemma") / "demo"))
 GB = 10**9
 # Bytes of caches at 4096 tokens in a two-byte dtype, by hand: 25 sliding layers hold their window

@@ -1,4 +1,4 @@
-"""Tiny random checkpoints in the released layout, and the numbers of the released model.
+"""Tiny random checkpoints in the released layout.
 
     folder = write_checkpoint(tmp_path, config_values(), random_tensors(config_values()))
 
@@ -55,23 +55,6 @@ _SIZES = {
     "moe_intermediate_size": 128,
     "max_position_embeddings": 4096,
 }
-_RELEASED_SIZES = {
-    "vocab_size": 262_144,
-    "hidden_size": 2816,
-    "intermediate_size": 2112,
-    "num_hidden_layers": 30,
-    "layer_types": 5 * [*5 * [SLIDING], FULL],
-    "num_attention_heads": 16,
-    "num_key_value_heads": 8,
-    "num_global_key_value_heads": 2,
-    "head_dim": 256,
-    "global_head_dim": 512,
-    "sliding_window": 1024,
-    "num_experts": 128,
-    "top_k_experts": 8,
-    "moe_intermediate_size": 704,
-    "max_position_embeddings": 262_144,
-}
 
 
 def config_values(**changes: Any) -> dict[str, Any]:
@@ -79,20 +62,11 @@ def config_values(**changes: Any) -> dict[str, Any]:
 
     All its matrices have rows of 128 or more, so that every group size fits.
     """
-    return _values(_SIZES | changes, canvas_length=8)
-
-
-def released_values() -> dict[str, Any]:
-    """The object of google/diffusiongemma-26B-A4B-it's config.json, as far as we read it."""
-    return _values(_RELEASED_SIZES, canvas_length=256)
-
-
-def _values(sizes: Mapping[str, Any], canvas_length: int) -> dict[str, Any]:
     return {
         "architectures": ["DiffusionGemmaForBlockDiffusion"],
         "model_type": "diffusion_gemma",
         "dtype": "bfloat16",
-        "canvas_length": canvas_length,
+        "canvas_length": 8,
         "boi_token_id": 5,
         "eoi_token_id": 6,
         "image_token_id": 7,
@@ -107,7 +81,8 @@ def _values(sizes: Mapping[str, Any], canvas_length: int) -> dict[str, Any]:
             "tie_word_embeddings": True,
             "eos_token_id": 1,
             "rope_parameters": ROPE,
-            **sizes,
+            **_SIZES,
+            **changes,
         },
         "vision_config": {"model_type": "gemma4_vision"},
     }

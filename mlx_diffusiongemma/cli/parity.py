@@ -109,6 +109,7 @@ def record_command(
             f"there is no {'MODEL' if model is None else '--out'}",
             hint="`dgemma-mlx parity record MODEL --out FILE`",
         )
+    _check_writable(out)
     folder = find_model(model, revision)
 
     from mlx_diffusiongemma.parity.recording import record
@@ -150,6 +151,7 @@ def check_command(
     The exit code is 1 when the verdict is FAIL.
     """
     check_backend()
+    _check_writable(html)
 
     from mlx_diffusiongemma.parity.trace_file import read_trace
 
@@ -179,11 +181,20 @@ def compare_command(
     The exit code is 1 when the verdict is FAIL.
     """
     check_backend()
+    _check_writable(html)
 
     from mlx_diffusiongemma.parity.comparison import compare
     from mlx_diffusiongemma.parity.trace_file import read_trace
 
     _show(compare(read_trace(trace), read_trace(other)), precision, html, as_json)
+
+
+def _check_writable(path: Path | None) -> None:
+    """ConfigError when nothing can be written there, before minutes are spent on what to write."""
+    if path is not None and path.is_dir():
+        raise ConfigError(f"`{path}` is a folder", hint="name a file in it")
+    if path is not None and not path.parent.is_dir():
+        raise ConfigError(f"there is no folder `{path.parent}`", hint="make it, or name another")
 
 
 def _show(
@@ -209,8 +220,8 @@ def _show_estimate(model: str | None, suite: str, revision: str | None, as_json:
     check_backend()
 
     from mlx_diffusiongemma.config import read_config, read_generation_config
-    from mlx_diffusiongemma.parity.released import NAME, released_config, released_generation
     from mlx_diffusiongemma.parity.suite import estimate, find_suite
+    from mlx_diffusiongemma.released import NAME, released_config, released_generation
 
     name = NAME if model is None else model
     config, generation = released_config(), released_generation()

@@ -24,6 +24,7 @@ from mlx_diffusiongemma.recipes import (
     uniform_recipe,
     with_changes,
 )
+from mlx_diffusiongemma.released import released_values
 
 MIXED = RECIPES["mixed-4-8"]
 SCALAR = "layers.0.layer_scalar"
@@ -141,7 +142,7 @@ def test_the_transformers_layout_has_the_released_names(write, tensors):
 
 
 def test_groups_that_do_not_divide_are_refused_before_any_work(tmp_path):
-    values = tiny.released_values()
+    values = released_values()
     values["text_config"] |= {"num_hidden_layers": 2, "layer_types": [tiny.SLIDING, tiny.FULL]}
     source = sparse.write_headers(tmp_path, values)
     with pytest.raises(ConfigError) as error:
@@ -166,7 +167,7 @@ def test_rows_that_mlx_cannot_pack_are_refused(tmp_path):
 
 
 def test_the_released_model_is_planned_at_the_promised_size(tmp_path):
-    source = sparse.write_headers(tmp_path, tiny.released_values())
+    source = sparse.write_headers(tmp_path, released_values())
     found = plan(source, MIXED)
     text = sum(t.nbytes for t in found.tensors if t.tensor_class != "vision")
     assert text / 1e9 == pytest.approx(15.4, rel=0.01)

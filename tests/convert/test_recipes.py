@@ -4,7 +4,6 @@ import re
 
 import mlx.core as mx
 import pytest
-import tiny
 
 from mlx_diffusiongemma import device
 from mlx_diffusiongemma.config import parse_config
@@ -24,6 +23,7 @@ from mlx_diffusiongemma.recipes import (
     weight_bytes,
     with_changes,
 )
+from mlx_diffusiongemma.released import released_values
 
 LAYER = "model.decoder.layers.3"
 EIGHT, FOUR = Quantization(8, 64), Quantization(4, 64)
@@ -43,7 +43,7 @@ each_recipe = pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
 
 
 def test_the_released_model_is_counted_from_its_config():
-    assert class_sizes(parse_config(tiny.released_values())) == RELEASED_SIZES
+    assert class_sizes(parse_config(released_values())) == RELEASED_SIZES
     # The model's card cuts it to 25.2 B; norms and scalars are too few to show.
     assert f"{sum(RELEASED_SIZES.values()) / 1e9:.2f}" == "25.25"
 
@@ -75,7 +75,7 @@ def test_recipes_say_why_and_fit_the_released_widths(recipe):
 
 @each_recipe
 def test_the_mac_that_a_recipe_names_is_the_smallest_that_it_fits(recipe):
-    config = parse_config(tiny.released_values())
+    config = parse_config(released_values())
     work = device.memory_need(config, [], mx.bfloat16, device.DEFAULT_CONTEXT).total
     # macOS gives the GPU two thirds of the memory, from 36 GB on three quarters.
     shares = {size: size * 2**30 * (3 / 4 if size >= 36 else 2 / 3) for size in MACS}
