@@ -60,7 +60,10 @@ class Journal:
                 for name, shard in values["shards"].items()
             }
             return cls(values["fingerprint"], dict(values["source"]), shards)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (
+            *(OSError, ValueError, RecursionError),  # not there, no JSON, nested too deep
+            *(KeyError, TypeError, AttributeError),
+        ) as error:
             raise ConversionError(
                 f"`{path}` cannot be read: {error}",
                 hint=f"remove `{path.parent}` and start again",

@@ -164,7 +164,10 @@ def _read_ranges(descriptor: int, path: Path) -> dict[str, tuple[int, int]]:
             name: (data + entry["data_offsets"][0], data + entry["data_offsets"][1])
             for name, entry in header.items()
         }
-    except (OSError, struct.error, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (
+        *(OSError, struct.error, ValueError, RecursionError),  # cut, no JSON, nested too deep
+        *(KeyError, TypeError, AttributeError),
+    ) as error:
         raise CheckpointError(
             f"`{path}` has no safetensors header: {error}", hint="fetch this file again"
         ) from None

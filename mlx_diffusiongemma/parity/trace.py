@@ -25,6 +25,7 @@ _SETTINGS = (
     *("stability_threshold", "confidence_threshold"),
 )
 _DAMAGED = "record the trace again"
+_MOST = 10_000_000  # of any count or size; a manifest that claims more is damaged
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,8 +165,8 @@ class Manifest:
     def from_json(cls, text: str) -> "Manifest":
         """TraceError when a field is missing, unknown or of another kind."""
         try:
-            values = json.loads(text)
-            model = dict(values["model"])
+            values = _object("manifest", json.loads(text))
+            model = dict(_object("model", values["model"]))
             model["architecture"] = _record(Architecture, model["architecture"])
             found = cls(
                 model=_record(ModelFacts, model),
@@ -174,8 +175,15 @@ class Manifest:
                 cases=tuple(_record(PassCase, case) for case in values["cases"]),
                 generations=tuple(_generation(case) for case in values["generations"]),
             )
-        except (KeyError, TypeError, ValueError, ConfigError) as error:
+        except (KeyError, TypeError, ValueError, RecursionError, ConfigError) as error:
             raise TraceError(f"the trace's manifest is damaged: {error}", hint=_DAMAGED) from None
+        architecture = found.model.architecture
+        if len(architecture.key_value_heads) != len(architecture.head_dims):
+            raise TraceError(
+                f"the trace's manifest is damaged: head_dims are of {len(architecture.head_dims)} "
+                f"layers, key_value_heads of {len(architecture.key_value_heads)}",
+                hint=_DAMAGED,
+            )
         if found.producer.precision not in PRECISIONS:
             precision = found.producer.precision
             raise TraceError(f"the trace has precision {precision!r}", hint=_DAMAGED)
@@ -190,26 +198,44 @@ class Trace:
     arrays: Arrays
 
 
-def _generation(values: Mapping[str, Any]) -> GenerationCase:
-    settings = SamplerSettings(**{name: values["settings"][name] for name in _SETTINGS})
-    return _record(GenerationCase, {**values, "settings": settings})
+def _generation(values: Any) -> GenerationCase:
+    given = _object("a generation", values)
+    told = _object("settings", given["settings"])
+    settings = SamplerSettings(**{name: told[name] for name in _SETTINGS})
+    return _record(GenerationCase, {**given, "settings": settings})
 
 
-def _record(cls: type, values: Mapping[str, Any]) -> Any:
+def _object(name: str, value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{name} is {_shown(value)}")
+    return value
+
+
+def _record(cls: type, values: Any) -> Any:
     """A record of `cls` from JSON's values; lists become tuples. TypeError names what is wrong."""
     given = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in _object(cls.__name__, values).items()
     }
     found = cls(**given)
     for field in fields(cls):
-        value = given[field.name]
-        numbers = value if isinstance(value, tuple) else (value,)
-        if field.type in (int, tuple[int, ...]):
-            fits = all(type(number) is int and number >= 0 for number in numbers)
-        elif field.type is str:
-            fits = isinstance(value, str)
-        else:
-            fits = True
-        if not fits or (field.type == tuple[int, ...]) != isinstance(value, tuple):
-            raise TypeError(f"{field.name} is {value!r}")
+        if not _fits(field.type, given[field.name]):
+            raise TypeError(f"{field.name} is {_shown(given[field.name])}")
     return found
+
+
+def _fits(kind: Any, value: Any) -> bool:
+    if kind is int:
+        return type(value) is int and 0 <= value <= _MOST
+    if kind == tuple[int, ...]:
+        return isinstance(value, tuple) and all(_fits(int, number) for number in value)
+    if kind is str:
+        return isinstance(value, str)
+    if kind == Mapping[str, str]:
+        return isinstance(value, Mapping) and all(isinstance(one, str) for one in value.values())
+    return not isinstance(value, tuple)
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}..."

@@ -99,6 +99,14 @@ def check_arrays(trace: Trace, what: str) -> None:
             bad.append(f"`{name}`")
     if bad:
         raise TraceError(f"{what} holds ids out of range: {_first(sorted(bad))}", hint=_AGAIN)
+    for case in trace.manifest.generations:
+        counts = trace.arrays[f"generations/{case.name}/steps"]
+        if (counts < 1).any() or counts.sum() != case.steps:
+            raise TraceError(
+                f"{what} is damaged: generation {case.name!r} has {case.steps} steps, and canvases "
+                f"of {counts.tolist()[:_SHOWN]}",
+                hint=_AGAIN,
+            )
     bad = [
         f"`{name}`"
         for name, array in trace.arrays.items()

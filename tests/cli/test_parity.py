@@ -12,6 +12,7 @@ from mlx_diffusiongemma.parity.verdict import LIMITS
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "parity.md"
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
+DEMO_TRACE = str(FIXTURES / "traces" / "demo.safetensors")
 
 
 def test_the_released_model_is_sized_without_weights(run_here):
@@ -52,6 +53,14 @@ def test_our_own_model_is_recorded(run_here, tmp_path):
             "device is 'cpu' with the backend mlx",
         ),
         (["record", "demo", "-o", "x", "--like", "missing"], "`missing`: No such file"),
+        (["record", "demo", "-o", ""], "`.` is a folder"),
+        (["record", "demo", "-o", "missing/x"], "there is no folder `missing`"),
+        (["record", "", "-o", "x"], "there is no folder ``"),
+        (["record", "", "--estimate"], "there is no folder ``"),
+        (["check", DEMO_TRACE, "--model", ""], "there is no folder ``"),
+        (["check", DEMO_TRACE, "--model", "demo", "--html", "missing/x"], "there is no folder `mi"),
+        (["compare", DEMO_TRACE, DEMO_TRACE, "--html", "."], "`.` is a folder"),
+        (["check", "", "--model", "demo"], "`.`: Is a directory"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_one_line(run_here, monkeypatch, tmp_path, arguments, error):
@@ -76,9 +85,6 @@ def test_without_torch_the_reference_says_what_to_install(run_here, monkeypatch,
     run = run_here("parity", "record", "demo", "-o", str(tmp_path / "x"))
     assert run.code == 1 and "the reference cannot be imported" in run.err
     assert "mlx-diffusiongemma[parity]" in run.err and "--backend mlx" in run.err
-
-
-DEMO_TRACE = str(FIXTURES / "traces" / "demo.safetensors")
 
 
 def test_the_demo_passes_the_trace_that_transformers_recorded(run_here):

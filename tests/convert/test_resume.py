@@ -145,7 +145,11 @@ def test_another_plan_does_not_go_on(source, tmp_path, other):
     assert content(folder / "result") == before
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"fingerprint": "x"}', '{"shards": {"a": 1}}'])
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", '{"fingerprint": "x"}', '{"shards": {"a": 1}}', '{"shards":' * 100_000],
+    ids=["empty", "cut", "list", "no shards", "no shard", "nested without end"],
+)
 def test_a_damaged_journal_is_named(source, tmp_path, text):
     folder = interrupt(source, tmp_path / "output")
     (folder / "journal.json").write_text(text)

@@ -107,7 +107,12 @@ def test_packed_words_may_look_like_nan(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"\0" * 7, struct.pack("<Q", 10) + b"no json..", b"\xff" * 64]
+    "content",
+    [
+        *(b"", b"\0" * 7, struct.pack("<Q", 10) + b"no json..", b"\xff" * 64),
+        struct.pack("<Q", 500_000) + b'{"a":' * 100_000,
+    ],
+    ids=["empty", "short", "no JSON", "no length", "nested without end"],
 )
 def test_a_file_without_a_header_is_refused(tmp_path, content):
     path = tmp_path / "a.safetensors"

@@ -1,15 +1,19 @@
 """Traces as files: what is written comes back, and every way to be wrong is one clear error."""
 
 import json
+import re
+import shutil
+import struct
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from recordings import tiny_folder
 from safetensors.numpy import save_file
-from small_traces import SMALL_SUITE, random_trace
+from small_traces import SMALL_SUITE, TRACES, random_trace
 
 from mlx_diffusiongemma.errors import TraceError
-from mlx_diffusiongemma.parity.facts import check_same_model
+from mlx_diffusiongemma.parity.facts import check_same_model, model_facts
 from mlx_diffusiongemma.parity.layout import expected_arrays
 from mlx_diffusiongemma.parity.trace import Manifest, Trace
 from mlx_diffusiongemma.parity.trace_file import FORMAT, VERSION, read_trace, write_trace
@@ -74,6 +78,15 @@ def test_another_version(tmp_path, trace, version, hint):
         lambda values: values["producer"].update(precision="fp12"),
         lambda values: values["generations"][0]["settings"].update(t_min=9.0),
         lambda values: values["generations"][0].update(colour="red"),
+        lambda values: values["generations"][0].update(settings=[]),
+        lambda values: values["model"]["architecture"].update(key_value_heads=[1]),
+        lambda values: values["model"]["architecture"].update(hidden_size=2**63),
+        lambda values: values["cases"][0].update(prompt_tokens=10**12),
+        lambda values: values["producer"].update(versions={"python": None}),
+        lambda values: values.update(producer="mlx"),
+        lambda values: values.update(model=7),
+        lambda values: values.update(cases=[[]]),
+        lambda values: values.update(sampling=[1] * 10_000),
     ],
 )
 def test_a_manifest_with_a_wrong_field(tmp_path, trace, change):
@@ -82,8 +95,21 @@ def test_a_manifest_with_a_wrong_field(tmp_path, trace, change):
     refused(written(tmp_path / "a", trace, manifest=json.dumps(values)), "manifest|precision")
 
 
-def test_a_manifest_that_is_no_json(tmp_path, trace):
-    refused(written(tmp_path / "a", trace, manifest="{"), "manifest is damaged")
+@pytest.mark.parametrize("text", ["{", "", "[]", "null", "[" * 100_000, '{"model":' * 100_000])
+def test_a_manifest_that_is_no_json_object(tmp_path, trace, text):
+    refused(written(tmp_path / "a", trace, manifest=text), "manifest is damaged")
+
+
+def test_a_header_that_is_nested_without_end(tmp_path):
+    header = b'{"a":' * 100_000
+    (tmp_path / "a").write_bytes(struct.pack("<Q", len(header)) + header)
+    refused(tmp_path / "a", "is no trace, or it was cut short")
+
+
+@pytest.mark.parametrize("counts", [[4, 4, 5], [12, 0, 0], [13, 4, -5]])
+def test_steps_that_do_not_add_up(tmp_path, trace, counts):
+    arrays = dict(trace.arrays) | {"generations/story/steps": np.array(counts, np.int32)}
+    refused(written(tmp_path / "a", Trace(trace.manifest, arrays)), "has 12 steps, and canvases")
 
 
 @pytest.mark.parametrize(
@@ -138,3 +164,22 @@ def test_the_manifest_of_a_folder_names_no_path_and_no_user(trace):
     text = trace.manifest.to_json()
     assert "/" not in text.replace(SMALL_SUITE.questions[0].text, "")
     assert Manifest.from_json(text) == trace.manifest
+
+
+@pytest.mark.parametrize("path", sorted(TRACES.iterdir()), ids=lambda path: path.stem)
+def test_the_shipped_files_name_no_path(path):
+    """The whole header, with the names of all arrays, and not only what the program puts in."""
+    data = path.read_bytes()
+    header = data[8 : 8 + struct.unpack("<Q", data[:8])[0]].decode()
+    assert not re.search(r"(?<![\w}])/(?:home|Users|root|tmp)|[A-Z]:\\\\|~/", header)
+
+
+def test_a_folder_of_the_hub_cache_gives_its_public_name_alone(tmp_path):
+    folder = tmp_path / "someone" / "models--org--name" / "snapshots" / ("a" * 40)
+    shutil.copytree(tiny_folder("small_window"), folder)
+    facts = model_facts(folder, "org/name")
+    assert (facts.name, facts.revision) == ("org/name", "a" * 40)
+    assert model_facts(folder, str(folder)).name == ""
+    trace = Trace(replace(random_trace().manifest, model=facts), random_trace().arrays)
+    write_trace(tmp_path / "trace", trace)
+    assert b"someone" not in (tmp_path / "trace").read_bytes()
