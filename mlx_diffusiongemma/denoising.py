@@ -68,19 +68,11 @@ def denoising_loop(
     canvas = draws.initial_canvas(shape, vocab_size)
     logits: mx.array | None = None
     history: list[Shown] = []
-    sampler, is_done = SAMPLERS[settings.sampler], STOP_RULES[settings.stop_rule]
     for step in range(settings.max_denoising_steps):
         logits = _scaled((yield Predict(canvas, logits)), step, settings)
-        statistics = sampling.logit_statistics(logits)
-        before = history[-1] if history else None
-        accepted, tokens = sampler(logits, statistics, canvas, before, draws, settings)
-        canvas = mx.where(accepted, tokens, draws.renoise(shape, vocab_size))
-
-        now = Shown(statistics.best, accepted, statistics.entropy)
-        done = mx.all(is_done(now, history, settings))
+        canvas, now, flags = advance(logits, canvas, history, draws, settings, vocab_size)
         history = [*history, now][-max(settings.stability_threshold, 2) :]
-        flags = mx.stack([done, mx.all(mx.isfinite(now.entropy))])
-        yield Evaluate((flags, now.argmax_canvas, accepted, now.entropy))
+        yield Evaluate((flags, now.argmax_canvas, now.accepted, now.entropy))
         converged, finite = flags.tolist()  # type: ignore[misc]
         if not finite:
             raise _not_finite(canvas_index, step)
@@ -93,7 +85,7 @@ def denoising_loop(
             step=step,
             max_denoising_steps=settings.max_denoising_steps,
             argmax_canvas=now.argmax_canvas,
-            accepted=accepted,
+            accepted=now.accepted,
             entropy=now.entropy,
             converged=converged,
         )
@@ -105,6 +97,37 @@ def denoising_loop(
             canvas, logits = canvas[:, :keep], logits[:, :keep]
             history = [shown.first(keep) for shown in history]
     return reported
+
+
+def advance(
+    logits: mx.array,
+    canvas: mx.array,
+    history: Sequence[Shown],
+    draws: Draws,
+    settings: SamplerSettings,
+    vocab_size: int,
+) -> tuple[mx.array, Shown, mx.array]:
+    """Everything of a step that follows the network; all of it is left lazy.
+
+    Args:
+        logits: float32 [1, L, V], temperature-scaled.
+        canvas: int32 [1, L], what they were predicted from.
+        history: what the steps before have shown, the latest last.
+        draws, settings, vocab_size: as in `denoising_loop`.
+
+    Returns:
+        the next canvas int32 [1, L]; what this step shows; flags bool [2]: the stop rule says that
+        the canvas is done, and every entropy is a number.
+    """
+    statistics = sampling.logit_statistics(logits)
+    before = history[-1] if history else None
+    accepted, tokens = SAMPLERS[settings.sampler](
+        logits, statistics, canvas, before, draws, settings
+    )
+    canvas = mx.where(accepted, tokens, draws.renoise((1, canvas.shape[1]), vocab_size))
+    now = Shown(statistics.best, accepted, statistics.entropy)
+    done = mx.all(STOP_RULES[settings.stop_rule](now, history, settings))
+    return canvas, now, mx.stack([done, mx.all(mx.isfinite(now.entropy))])
 
 
 def _nothing_to_read(tokens: list[int]) -> None:

@@ -50,7 +50,8 @@ CONFINED = {
     "torch": ("mlx_diffusiongemma/parity/reference.py",),
     "transformers": ("mlx_diffusiongemma/parity/reference.py", "mlx_diffusiongemma/text.py"),
     "matplotlib": ("mlx_diffusiongemma/bench/plot.py",),
-    "mlx_vlm": (),
+    # A script that another environment's interpreter runs; nothing here imports it.
+    "mlx_vlm": ("mlx_diffusiongemma/bench/ledger_mlx_vlm.py",),
 }
 
 MAX_FILE_LINES = 300
@@ -179,7 +180,9 @@ def test_metal_kernels_are_built_in_one_file():
         for path in PACKAGE_FILES
         if any(name.endswith("fast.metal_kernel") for name, _ in calls(path))
     }
-    assert builders <= {"mlx_diffusiongemma/kernels/dispatch.py"}
+    # The ledger's stand for other functions in a graph that is counted; they never run.
+    counted = {"mlx_diffusiongemma/bench/graph.py"}
+    assert builders <= {"mlx_diffusiongemma/kernels/dispatch.py"} | counted
 
 
 @each_package_file

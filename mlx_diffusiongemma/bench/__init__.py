@@ -1,1 +1,1 @@
-"""Measuring what the dial between speed and quality does, on tasks whose answers can be checked."""
+"""Measuring what the dial between speed and quality does, and counting what a step costs."""

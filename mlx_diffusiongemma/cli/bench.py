@@ -1,4 +1,4 @@
-"""`dgemma-mlx bench`: measuring what the dial between speed and quality does on this machine."""
+"""`dgemma-mlx bench`: measuring the dial between speed and quality, and counting a step's work."""
 
 import contextlib
 import json
@@ -21,7 +21,7 @@ bench_app = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
 
 @bench_app.callback()
 def bench() -> None:
-    """Measure speed and quality on this machine."""
+    """Measure speed and quality on this machine, and count what a step costs."""
 
 
 @bench_app.command("sweep")
@@ -55,9 +55,8 @@ def sweep_command(
     goes to standard output.
     """
     limits = _numbers(steps)
-    for path in filter(None, (out, png)):
-        if not path.parent.is_dir():
-            raise ConfigError(f"`{path.parent}` is not a folder", hint="make it first")
+    _check_folder(out)
+    _check_folder(png)
 
     from mlx_diffusiongemma.bench import plot, sweep, tasks
 
@@ -77,6 +76,48 @@ def sweep_command(
         out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     if png:
         plot.draw(points, png, f"{task}, {count} examples for each point, {model}")
+
+
+@bench_app.command("ledger")
+def ledger_command(
+    context: Annotated[
+        int, typer.Option("--context", min=1, help="Tokens before the canvas.")
+    ] = 600,
+    recipe: Annotated[
+        str, typer.Option("--recipe", help="How the weights are packed.")
+    ] = "mixed-4-8",
+    peer: Annotated[
+        str | None,
+        typer.Option(
+            "--peer", metavar="PYTHON", help="Count mlx-vlm too, by a Python that has it."
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Write all counts as JSON.")
+    ] = None,
+) -> None:
+    """Count what one denoising step of the released model launches and writes on a Mac's GPU.
+
+    Nothing is computed and no weights are needed: the counts come from the graph. See
+    docs/performance.md.
+    """
+    _check_folder(out)
+
+    from mlx_diffusiongemma.bench import ledger
+
+    reports = {"mlx-diffusiongemma": ledger.report(ledger.count_ours(context, recipe))}
+    if peer:
+        for sampler, counts in ledger.count_peer(peer, context).items():
+            reports[f"mlx-vlm, sampler: {sampler}"] = ledger.report(counts)
+    write_stdout("".join(f"{line}\n" for line in ledger.table(reports)))
+    if out:
+        about = {"context": context, "recipe": recipe}
+        out.write_text(ledger.as_json(about, reports), encoding="utf-8")
+
+
+def _check_folder(path: Path | None) -> None:
+    if path and not path.parent.is_dir():
+        raise ConfigError(f"`{path.parent}` is not a folder", hint="make it first")
 
 
 def _numbers(steps: str) -> list[int]:

@@ -115,6 +115,7 @@ def _launch_on_metal(launch: Launch) -> Sequence[mx.array]:
 
 _launcher: Launcher = _launch_on_metal
 _forced = False
+_counting = False
 _trials: dict[tuple[Any, ...], bool] = {}
 
 
@@ -135,9 +136,26 @@ def forced(launcher: Launcher) -> Iterator[None]:
         _launcher, _forced = before
 
 
+@contextmanager
+def as_on_metal() -> Iterator[None]:
+    """Build the graphs that a Metal device would compute, wherever: to count them."""
+    global _counting
+    _counting = True
+    try:
+        with forced(_launch_on_metal):
+            yield
+    finally:
+        _counting = False
+
+
 def on_metal() -> bool:
     """Whether arrays are computed on a Metal GPU."""
     return mx.default_device().type == mx.DeviceType.gpu and mx.metal.is_available()
+
+
+def on_cpu() -> bool:
+    """Whether arrays are computed by the CPU back-end."""
+    return mx.default_device().type == mx.DeviceType.cpu and not _counting
 
 
 def uses_kernels(operation: Operation, *arguments: Any) -> bool:

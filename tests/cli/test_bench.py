@@ -30,3 +30,27 @@ def test_what_cannot_be_measured_is_refused(run_here, flags, message):
     run = run_here("bench", "sweep", *flags, "--count", "1", fake=False)
     assert run.code == 1
     assert message in run.err
+
+
+def test_the_ledger_of_a_step(run_here, tmp_path):
+    out = tmp_path / "ledger.json"
+    run = run_here("bench", "ledger", "--context", "50", "--out", str(out), fake=False)
+    assert (run.code, run.err) == (0, "")
+    report = json.loads(out.read_text())
+    assert report["about"] == {"context": 50, "recipe": "mixed-4-8"}
+    step = report["mlx-diffusiongemma"]["step"]
+    assert run.out.splitlines()[-1].split()[:2] == ["step", str(step["launches"])]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--recipe", "3bit"], "there is no recipe '3bit'"),
+        (["--peer", "no-such-python"], "`no-such-python` cannot count mlx-vlm"),
+        (["--out", "nowhere/ledger.json"], "`nowhere` is not a folder"),
+    ],
+)
+def test_what_cannot_be_counted_is_refused(run_here, flags, message):
+    run = run_here("bench", "ledger", *flags, fake=False)
+    assert run.code == 1
+    assert message in run.err
