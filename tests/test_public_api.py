@@ -1,6 +1,7 @@
 """What `import mlx_diffusiongemma` promises: names, types, cost, one clear error without MLX."""
 
 import ast
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -68,6 +69,77 @@ def test_mlx_laid_out_in_another_way_is_accepted(tmp_path):
     (tmp_path / "mlx").mkdir()
     (tmp_path / "mlx" / "core.py").write_text("")
     assert run("import mlx_diffusiongemma", str(tmp_path)).returncode == 0
+
+
+def pretend(folder, *back_ends, core=""):
+    """An MLX of that code, in the layout of its wheels, with the metadata of these back-ends."""
+    (folder / "mlx" / "lib").mkdir(parents=True)
+    (folder / "mlx" / "core.py").write_text(core)
+    (folder / "mlx" / "lib" / "libmlx.so").touch()
+    for name in ("mlx", "mlx_lm", *back_ends):
+        (folder / f"{name}-0.32.4.dist-info").mkdir()
+    return str(folder)
+
+
+def test_two_back_ends_are_one_clear_error_that_names_both(tmp_path):
+    result = run("import mlx_diffusiongemma", pretend(tmp_path, "mlx_cpu", "mlx_cuda_13"))
+    last = result.stderr.splitlines()[-1]
+    assert last.startswith(
+        "ImportError: MLX has 2 back-ends here that overwrite each other: mlx-cpu and mlx-cuda-13. "
+        "pip uninstall -y mlx mlx-cpu mlx-cuda-13; then install exactly one of the extras"
+    )
+
+
+@pytest.mark.parametrize("name", ["mlx_cpu", "mlx_metal"])
+def test_one_back_end_is_accepted_without_importing_it(tmp_path, name):
+    folder = pretend(tmp_path, name, core="raise SystemExit('imported')")
+    assert run("import mlx_diffusiongemma", folder).returncode == 0
+
+
+NO_GPU = """
+class Kind: pass
+cpu, gpu = Kind(), Kind()
+default_device = lambda: {default}
+device_count = lambda kind: {count}
+"""
+
+
+@pytest.mark.parametrize(
+    ("core", "words"),
+    [
+        (
+            "raise ImportError('libcuda.so.1: cannot open shared object file')",
+            "ImportError: MLX's CUDA back-end does not load: libcuda.so.1: cannot open shared "
+            "object file. libcuda comes with NVIDIA's driver",
+        ),
+        (
+            NO_GPU.format(default="gpu", count=0),
+            "ImportError: MLX's CUDA back-end finds no GPU. `nvidia-smi` lists them, and "
+            "CUDA_VISIBLE_DEVICES can hide them; without an NVIDIA GPU use the extra cpu",
+        ),
+        (NO_GPU.format(default="gpu", count=1), ""),
+        (NO_GPU.format(default="cpu", count=0), ""),
+    ],
+    ids=["no driver", "no GPU", "a GPU", "told to use the CPU"],
+)
+def test_cuda_without_a_driver_or_a_gpu_is_one_clear_error(tmp_path, core, words):
+    result = run("import mlx_diffusiongemma", pretend(tmp_path, "mlx_cuda_13", core=core))
+    assert result.returncode == bool(words)
+    assert result.stderr.splitlines()[-1:] == [] or result.stderr.splitlines()[-1].startswith(words)
+    assert bool(result.stderr) == bool(words)
+
+
+def test_the_command_says_so_too_as_an_error_and_a_hint(tmp_path):
+    folder = pretend(tmp_path, "mlx_cpu", "mlx_cuda_12")
+    command = [sys.executable, "-m", "mlx_diffusiongemma", "info", "demo"]
+    environment = os.environ | {"PYTHONPATH": folder}
+    result = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert result.returncode == 1 and result.stdout == ""
+    first, empty, last = result.stderr.splitlines()
+    assert first == (
+        "error: MLX has 2 back-ends here that overwrite each other: mlx-cpu and mlx-cuda-12"
+    )
+    assert (empty, last[:24]) == ("", "hint: pip uninstall -y m")
 
 
 @pytest.mark.parametrize("arguments", [["generate", "--model", "demo", "hi"], ["info", "demo"]])

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mlx_diffusiongemma import hub
-from mlx_diffusiongemma.backend import NO_BACKEND, has_backend
+from mlx_diffusiongemma.backend import find_problem
 from mlx_diffusiongemma.cli.console import is_live, stderr
 from mlx_diffusiongemma.cli.interrupts import ending_at_once
 from mlx_diffusiongemma.errors import ConfigError
@@ -16,9 +16,8 @@ if TYPE_CHECKING:
 
 def check_backend() -> None:
     """Raise ConfigError when MLX cannot compute on this machine."""
-    if not has_backend():
-        problem, _, advice = NO_BACKEND.partition(". ")
-        raise ConfigError(problem, hint=advice)
+    if problem := find_problem():
+        raise ConfigError(problem.what, hint=problem.advice)
 
 
 def find_model(name: str, revision: str | None) -> Path:
