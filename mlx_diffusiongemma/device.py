@@ -14,11 +14,13 @@ from mlx_diffusiongemma.model.diffusion_gemma import PREFILL_CHUNK
 from mlx_diffusiongemma.recipes import RECIPES, Recipe, class_sizes
 
 DTYPES = {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16}
+TF32_SWITCH = "MLX_ENABLE_TF32"  # MLX's environment variable; not 0, its default, allows TF32
 DEFAULT_CONTEXT = 4096  # tokens that the memory check makes room for when none are asked
 
 # Float32 arrays over canvas and vocabulary that a step holds at its peak: logits, those of the step
 # before, their logarithms and probabilities, the draw. Measured: 4.0 in bfloat16, 4.5 in float32.
 _STEP_ARRAYS = 4.5
+_FIRST_BFLOAT16 = 8  # major compute capability of the first NVIDIA GPUs that calculate in it
 # What to advise when a model does not fit, the closest to the original first.
 _SMALLER = ("8bit", "mixed-4-8", "mixed-3-8", "mixed-2-8")
 
@@ -27,18 +29,36 @@ def compute_dtype(config: ModelConfig, name: str | None) -> mx.Dtype:
     """The dtype to compute in: `name` when given, else what suits the device.
 
     On a GPU that is what the checkpoint says. On the CPU back-end it is float32: quantised
-    products are many times slower in the half types there, and `mx.gather_mm` has no others.
+    products are many times slower in the half types there, and `mx.gather_mm` has no others. So it
+    is instead of bfloat16 on an NVIDIA GPU that cannot calculate in it; float16 is too narrow for
+    the activations of this family.
     """
     check_dtype_name(name)
     if name is None:
-        name = "float32" if on_cpu() else config.dtype
+        narrow = on_cpu() or (config.dtype == "bfloat16" and not has_bfloat16())
+        name = "float32" if narrow else config.dtype
     return DTYPES[name]
+
+
+def has_bfloat16() -> bool:
+    """Whether the device calculates in bfloat16: not NVIDIA GPUs before compute capability 8."""
+    major = mx.device_info().get("compute_capability_major", _FIRST_BFLOAT16)
+    return int(major) >= _FIRST_BFLOAT16
 
 
 def check_dtype_name(name: str | None) -> None:
     """ConfigError when `name` is neither None nor the name of a dtype to compute in."""
     if name is not None and name not in DTYPES:
         raise ConfigError(f"dtype is {name!r}", hint=f"dtype must be one of {', '.join(DTYPES)}")
+
+
+def keep_float32_exact() -> None:
+    """Have float32 products computed as such in this process; GPUs that have TF32 round to it.
+
+    MLX reads the environment at its first product, so this comes before that. A value that is set
+    already stays.
+    """
+    os.environ.setdefault(TF32_SWITCH, "0")
 
 
 def on_cpu() -> bool:
@@ -49,15 +69,23 @@ def on_cpu() -> bool:
 def available_memory() -> int:
     """Bytes a model may take: what Metal recommends, the GPU's own memory, or the RAM.
 
-    Of the RAM that is what this process may have, where a control group limits it.
+    Of an NVIDIA GPU's memory that is what is free or ours: other programs have some. Of the RAM it
+    is what this process may have, where a control group limits it.
     """
     if not on_cpu():
         info = mx.device_info()
+        if "free_memory" in info:
+            ours = mx.get_active_memory() + mx.get_cache_memory()
+            return min(int(info["free_memory"]) + ours, int(info["total_memory"]))
         for key in ("max_recommended_working_set_size", "total_memory", "memory_size"):
             if key in info:
                 return int(info[key])
-    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return min([physical, *cgroup_limits()])
+    return min([physical_memory(), *cgroup_limits()])
+
+
+def physical_memory() -> int:
+    """Bytes of RAM that the machine has."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def cgroup_limits(root: Path = Path("/")) -> list[int]:

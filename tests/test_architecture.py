@@ -27,7 +27,9 @@ LAYERS = [
     "acceptance", "passes", "denoising", "prefix_cache", "generation", "autoregressive", "text",
     "answer", "prompt_cache", "turns", "pace", "writing", "responder", "session_memory",
     "session", "checkpoint", "summary", "device", "weights", "hub_cache", "hub_refusals", "hub",
-    "hub_remote", "runtime", "convert", "parity", "bench", "cli", "__init__", "__main__",
+    "hub_remote", "runtime",
+    "device_report",
+    "convert", "parity", "bench", "cli", "__init__", "__main__",
 ]
 # fmt: on
 

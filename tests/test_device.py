@@ -6,9 +6,10 @@ import mlx.core as mx
 import pytest
 import tiny
 
-from mlx_diffusiongemma import device
+from mlx_diffusiongemma import device, hub
 from mlx_diffusiongemma.config import parse_config
 from mlx_diffusiongemma.errors import ConfigError
+from mlx_diffusiongemma.parity.workflow import open_subject
 from mlx_diffusiongemma.released import released_values
 
 RELEASED = parse_config(released_values())
@@ -34,6 +35,23 @@ def test_a_gpu_computes_in_what_the_checkpoint_says(dtype):
     assert device.compute_dtype(config, None) == getattr(mx, dtype)
 
 
+@pytest.mark.usefixtures("on_gpu")
+@pytest.mark.parametrize(
+    ("major", "dtype", "expected"),
+    [
+        (7, "bfloat16", mx.float32),
+        (7, "float16", mx.float16),
+        (8, "bfloat16", mx.bfloat16),
+        (9, "bfloat16", mx.bfloat16),
+    ],
+)
+def test_an_nvidia_gpu_without_bfloat16_computes_in_float32(monkeypatch, major, dtype, expected):
+    monkeypatch.setattr(mx, "device_info", lambda: {"compute_capability_major": major})
+    config = parse_config(tiny.config_values() | {"dtype": dtype})
+    assert device.compute_dtype(config, None) == expected
+    assert device.compute_dtype(config, "bfloat16") == mx.bfloat16
+
+
 @pytest.mark.usefixtures("on_cpu")
 @pytest.mark.parametrize("dtype", device.DTYPES)
 def test_the_cpu_computes_in_float32(dtype):
@@ -56,6 +74,16 @@ def test_another_dtype_is_refused_with_the_value(dtype):
     assert caught.value.hint == "dtype must be one of float32, float16, bfloat16"
 
 
+def test_float32_is_kept_exact_unless_somebody_said_otherwise(monkeypatch):
+    monkeypatch.setenv("MLX_ENABLE_TF32", "")  # so that it is put back afterwards
+    monkeypatch.delenv("MLX_ENABLE_TF32")
+    open_subject(hub.resolve(hub.DEMO), hub.DEMO, backend="mlx")
+    assert os.environ["MLX_ENABLE_TF32"] == "0"
+    monkeypatch.setenv("MLX_ENABLE_TF32", "1")
+    device.keep_float32_exact()
+    assert os.environ["MLX_ENABLE_TF32"] == "1"
+
+
 # Memory there is --------------------------------------------------------------------------------
 
 
@@ -70,13 +98,16 @@ def test_on_the_cpu_it_is_the_machines_or_what_the_process_may_have(on_cpu, monk
     ("info", "expected"),
     [
         ({"max_recommended_working_set_size": 12, "memory_size": 16}, 12),
-        ({"total_memory": 80, "free_memory": 3}, 80),
+        ({"total_memory": 80, "free_memory": 30}, 35),
+        ({"total_memory": 80, "free_memory": 78}, 80),
         ({"memory_size": 16}, 16),
     ],
-    ids=["Metal", "CUDA", "Metal without a recommendation"],
+    ids=["Metal", "CUDA beside another program", "CUDA", "Metal without a recommendation"],
 )
 def test_on_a_gpu_it_is_what_the_device_says(on_gpu, monkeypatch, info, expected):
     monkeypatch.setattr(mx, "device_info", lambda: info)
+    monkeypatch.setattr(mx, "get_active_memory", lambda: 4)
+    monkeypatch.setattr(mx, "get_cache_memory", lambda: 1)
     assert device.available_memory() == expected
 
 

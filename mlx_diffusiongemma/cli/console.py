@@ -22,6 +22,13 @@ def write_stdout(text: str) -> None:
     sys.stdout.flush()
 
 
+def labelled(label: str, *lines: str) -> Iterator[str]:
+    """Lines of a report, the first behind its label."""
+    for line in lines:
+        yield f"{label:13}  {line}"
+        label = ""
+
+
 def print_json(fields: dict[str, Any]) -> None:
     """One JSON object on one line of standard output."""
     write_stdout(json.dumps(fields, ensure_ascii=False) + "\n")

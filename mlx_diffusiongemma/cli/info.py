@@ -1,4 +1,4 @@
-"""`dgemma-mlx info`: what a checkpoint is, from its headers alone."""
+"""`dgemma-mlx info`: what a checkpoint is, from its headers alone, or what computes here."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mlx_diffusiongemma.cli import arguments
-from mlx_diffusiongemma.cli.console import print_json
+from mlx_diffusiongemma.cli.console import labelled, print_json
+from mlx_diffusiongemma.cli.device import show_device
 from mlx_diffusiongemma.cli.loading import find_model
+from mlx_diffusiongemma.errors import ConfigError
 from mlx_diffusiongemma.hub_cache import format_size
 
 if TYPE_CHECKING:
@@ -18,9 +20,20 @@ if TYPE_CHECKING:
 
 def info_command(
     model: Annotated[
-        str,
-        typer.Argument(metavar="MODEL", help="`demo`, a folder, or a Hub model `org/name`."),
-    ],
+        str | None,
+        typer.Argument(
+            metavar="MODEL",
+            help="`demo`, a folder, or a Hub model `org/name`.",
+            show_default=False,
+        ),
+    ] = None,
+    device: Annotated[
+        bool,
+        typer.Option(
+            "--device",
+            help="Instead of a model, describe what computes here: device, memory, dtype, kernels.",
+        ),
+    ] = False,
     revision: arguments.Revision = None,
     as_json: arguments.Json = False,
     verbose: arguments.Verbose = False,
@@ -29,24 +42,37 @@ def info_command(
 
     Only headers are read. A Hub model that is not on this disk is downloaded first.
     """
+    if device == (model is not None):
+        raise ConfigError(
+            "there are both MODEL and --device" if device else "there is no MODEL",
+            hint="`dgemma-mlx info MODEL`, or `dgemma-mlx info --device`",
+        )
+    if model is None:
+        show_device(as_json)
+        return
     folder = find_model(model, revision)
 
-    from mlx_diffusiongemma import device
     from mlx_diffusiongemma.summary import summarise
 
     summary = summarise(folder)
-    dtype = device.compute_dtype(summary.config, None)
-    need = device.memory_need(summary.config, summary.tensors, dtype, device.DEFAULT_CONTEXT)
-    memory = {
-        "dtype": str(dtype).rpartition(".")[2],
-        "weight_bytes": need.weights,
-        "context": device.DEFAULT_CONTEXT,
-        "total_bytes": need.total,
-    }
+    memory = _memory(summary)
     if as_json:
         print_json(as_fields(summary, memory))
     else:
         print("\n".join(as_lines(summary, memory)))
+
+
+def _memory(summary: "CheckpointSummary") -> dict[str, Any]:
+    from mlx_diffusiongemma.device import DEFAULT_CONTEXT, compute_dtype, memory_need
+
+    dtype = compute_dtype(summary.config, None)
+    need = memory_need(summary.config, summary.tensors, dtype, DEFAULT_CONTEXT)
+    return {
+        "dtype": str(dtype).rpartition(".")[2],
+        "weight_bytes": need.weights,
+        "context": DEFAULT_CONTEXT,
+        "total_bytes": need.total,
+    }
 
 
 def as_fields(summary: "CheckpointSummary", memory: dict[str, Any]) -> dict[str, Any]:
@@ -117,16 +143,16 @@ def _heads(layers: list["LayerConfig"]) -> dict[str, int] | None:
 
 def as_lines(summary: "CheckpointSummary", memory: dict[str, Any]) -> Iterator[str]:
     """The summary for people."""
-    yield from _labelled("folder", str(summary.folder))
-    yield from _labelled("architecture", *_architecture_lines(_architecture(summary.config)))
+    yield from labelled("folder", str(summary.folder))
+    yield from labelled("architecture", *_architecture_lines(_architecture(summary.config)))
     yield ""
     yield from _weights_table(summary)
     yield ""
-    yield from _labelled("active", f"{summary.active_parameters:,} parameters for each token")
-    yield from _labelled("quantization", *_quantization(summary))
+    yield from labelled("active", f"{summary.active_parameters:,} parameters for each token")
+    yield from labelled("quantization", *_quantization(summary))
     files = f"{summary.files} file" + "s" * (summary.files != 1)
-    yield from _labelled("on disk", f"{format_size(summary.file_bytes)} in {files}")
-    yield from _labelled(
+    yield from labelled("on disk", f"{format_size(summary.file_bytes)} in {files}")
+    yield from labelled(
         "in memory",
         f"{format_size(memory['weight_bytes'])} of weights in {memory['dtype']}",
         f"{format_size(memory['total_bytes'])} at work in {memory['dtype']} with "
@@ -134,15 +160,15 @@ def as_lines(summary: "CheckpointSummary", memory: dict[str, Any]) -> Iterator[s
     )
     for part in summary.left_out:
         size = format_size(part.nbytes)
-        yield from _labelled("not loaded", f"{part.tensors} tensors ({part.reason}), {size}")
+        yield from labelled("not loaded", f"{part.tensors} tensors ({part.reason}), {size}")
     if summary.unknown:
-        yield from _labelled(
+        yield from labelled(
             "unknown", f"{len(summary.unknown)} tensors, first `{summary.unknown[0]}`"
         )
-    yield from _labelled("chat template", _yes(summary.has_chat_template))
-    yield from _labelled("thinking", _yes(summary.supports_thinking))
+    yield from labelled("chat template", _yes(summary.has_chat_template))
+    yield from labelled("thinking", _yes(summary.supports_thinking))
     sampler = summary.generation_config.sampler
-    yield from _labelled(
+    yield from labelled(
         "defaults",
         f"{sampler.max_denoising_steps} steps, entropy bound {sampler.entropy_bound:g}, "
         f"temperature {sampler.t_max:g} to {sampler.t_min:g},",
@@ -150,13 +176,7 @@ def as_lines(summary: "CheckpointSummary", memory: dict[str, Any]) -> Iterator[s
         f"confidence threshold {sampler.confidence_threshold:g}",
     )
     ends = sorted(summary.generation_config.eos_token_ids)
-    yield from _labelled("end tokens", ", ".join(map(str, ends)) or "none")
-
-
-def _labelled(label: str, *lines: str) -> Iterator[str]:
-    for line in lines:
-        yield f"{label:13}  {line}"
-        label = ""
+    yield from labelled("end tokens", ", ".join(map(str, ends)) or "none")
 
 
 def _architecture_lines(parts: dict[str, Any]) -> Iterator[str]:

@@ -177,6 +177,14 @@ def _kind(argument: Any) -> Any:
     return (argument.shape[-1:], argument.dtype) if isinstance(argument, mx.array) else argument
 
 
+def trials() -> dict[str, bool]:
+    """The operations that had a trial in this process: whether all trials of it passed."""
+    verdicts: dict[str, bool] = {}
+    for (name, *_), passed in _trials.items():
+        verdicts[name] = verdicts.get(name, True) and passed
+    return verdicts
+
+
 def passes_trial(operation: Operation, *arguments: Any) -> bool:
     """Compute the operation once both ways. Where they differ or Metal fails, warn and say False.
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from mlx_diffusiongemma.config import read_config, read_generation_config
-from mlx_diffusiongemma.device import check_dtype_name
+from mlx_diffusiongemma.device import check_dtype_name, keep_float32_exact
 from mlx_diffusiongemma.errors import ConfigError
 from mlx_diffusiongemma.parity.comparison import Comparison, compare
 from mlx_diffusiongemma.parity.facts import check_same_model
@@ -48,6 +48,7 @@ def open_subject(
             )
         from mlx_diffusiongemma.parity.ours import OurModel
 
+        keep_float32_exact()
         return OurModel.open(folder, name, dtype=dtype, force=force)
     if device not in (None, *DEVICES):
         raise ConfigError(f"device is {device!r}", hint=f"devices: {', '.join(DEVICES)}")
