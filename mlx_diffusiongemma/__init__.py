@@ -15,6 +15,7 @@ from mlx_diffusiongemma.backend import require_backend
 from mlx_diffusiongemma.version import __version__
 
 if TYPE_CHECKING:
+    from mlx_diffusiongemma.batch import BatchAnswer, BatchRequest
     from mlx_diffusiongemma.draws import (
         Draws,
         DrawTrace,
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 require_backend()
 
 _HOME = {
+    "batch": ("BatchAnswer", "BatchRequest"),
     "draws": ("Draws", "DrawTrace", "RecordingDraws", "ReplayedDraws", "SeededDraws"),
     "errors": (
         "CheckpointError",
@@ -83,6 +85,8 @@ _HOME = {
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
+    "BatchAnswer",
+    "BatchRequest",
     "BlockCommitted",
     "CheckpointError",
     "ConfigError",

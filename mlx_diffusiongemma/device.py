@@ -175,6 +175,16 @@ def _working_bytes(config: ModelConfig, item: int, context: int) -> int:
     return max(step, (scores + queries + routed) * item)
 
 
+def rows_that_fit(config: ModelConfig, need: MemoryNeed, available: int) -> int:
+    """How many answers can be written at once in `available` bytes; at least one.
+
+    `need` is that of one. Another one has caches of its own and keeps one array over canvas and
+    vocabulary, its logits; the temporary ones are made for one answer at a time.
+    """
+    another = need.caches + 4 * config.canvas_length * config.vocab_size
+    return 1 + max(available - need.total, 0) // another
+
+
 def check_memory(config: ModelConfig, need: MemoryNeed, available: int) -> None:
     """MemoryNeedError when the need is above what there is; it names a recipe that would fit."""
     if need.total <= available:

@@ -112,7 +112,7 @@ class TokenWritten:
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationStats:
-    """What a generation cost.
+    """What a generation cost. In a batch each answer has an equal share of a pass's time.
 
     Attributes:
         prompt_tokens, generated_tokens: counts; the end token is not counted.

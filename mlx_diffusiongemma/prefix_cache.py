@@ -107,6 +107,24 @@ class PrefixCache:
         mx.eval(self.kv.arrays)  # what is left lazy belongs to this thread
 
 
+def read_together(model: DiffusionGemma, reads: Sequence[tuple[PrefixCache, list[int]]]) -> int:
+    """Read tokens into several caches in as few passes as hold them; returns how many those were.
+
+    If that fails or is interrupted, all of these caches are cleared.
+    """
+    try:
+        passes = model.prefill_rows(
+            [tokens for _, tokens in reads], [cache.kv for cache, _ in reads]
+        )
+    except BaseException:
+        for cache, _ in reads:
+            cache.clear()
+        raise
+    for cache, tokens in reads:
+        cache.hold([*cache.tokens, *tokens], cache.kv)
+    return passes
+
+
 def common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
     """How many tokens two sequences begin with in common."""
     pairs = zip(one, other, strict=False)

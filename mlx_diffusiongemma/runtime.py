@@ -2,16 +2,18 @@
 
 load("demo") --> Runtime.stream(prompt, options) --> events --> Finished(result)
              --> Runtime.session().stream(message)
+             --> Runtime.generate_batch(prompts, options) --> results
 """
 
 import time
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Sequence
 from pathlib import Path
 
 import mlx.core as mx
 from mlx.utils import tree_flatten
 
 from mlx_diffusiongemma import device, hub
+from mlx_diffusiongemma.batch import Batch, BatchAnswer, BatchRequest
 from mlx_diffusiongemma.checkpoint import plan_tensors, read_tensors
 from mlx_diffusiongemma.config import (
     GenerationConfig,
@@ -20,6 +22,7 @@ from mlx_diffusiongemma.config import (
     read_generation_config,
 )
 from mlx_diffusiongemma.draws import Draws
+from mlx_diffusiongemma.errors import ConfigError, DGemmaError
 from mlx_diffusiongemma.events import Event, GenerationResult
 from mlx_diffusiongemma.model import DiffusionGemma
 from mlx_diffusiongemma.options import GenerationOptions
@@ -31,6 +34,7 @@ from mlx_diffusiongemma.turns import in_background
 from mlx_diffusiongemma.weights import load_weights
 
 _DEFAULTS = GenerationOptions()
+_MOST_ROWS = 8  # unless more are asked for: with these the products are large enough
 
 
 def load(
@@ -98,10 +102,13 @@ def load_model(
     return load_weights(config, folder, compute)
 
 
-def _room_for_sessions(model: DiffusionGemma) -> int:
+def _weight_bytes(model: DiffusionGemma) -> int:
     arrays: dict[str, mx.array] = dict(tree_flatten(model.parameters()))
-    weights = sum(array.nbytes for array in arrays.values())
-    return max(device.available_memory() - weights, 0) // 2
+    return sum(array.nbytes for array in arrays.values())
+
+
+def _room_for_sessions(model: DiffusionGemma) -> int:
+    return max(device.available_memory() - _weight_bytes(model), 0) // 2
 
 
 class Runtime:
@@ -133,6 +140,12 @@ class Runtime:
         self.load_seconds = load_seconds
         self.session_memory = SessionMemory(_room_for_sessions(model))
         self._responder = Responder(model, tokenizer, generation_config, load_seconds)
+
+    @property
+    def fingerprint(self) -> str:
+        """Differs between models whose answers differ: samples of the weights, dtype, template."""
+        identity = self._responder.identity
+        return f"{identity.model}.{identity.template}"
 
     def generate(
         self, prompt: Prompt, options: GenerationOptions = _DEFAULTS, *, draws: Draws | None = None
@@ -174,6 +187,59 @@ class Runtime:
         event.
         """
         return in_background(lambda: self.stream(prompt, options, draws=draws))
+
+    def generate_batch(
+        self,
+        prompts: Sequence[Prompt],
+        options: GenerationOptions | Sequence[GenerationOptions] = _DEFAULTS,
+        *,
+        rows: int | None = None,
+    ) -> list[GenerationResult | DGemmaError]:
+        """Answer many prompts, several at a time, each with its own canvases and its own end.
+
+        Args:
+            prompts: as for `stream`, in any number.
+            options: for all of them, or one for each. Every answer is the one that `generate`
+                gives with the same options and seed.
+            rows: how many are answered at once; None is as many as fit into memory, at most 8.
+
+        Returns:
+            What became of each prompt, in their order: a result, or the error of that prompt.
+
+        Raises:
+            ConfigError: `options` are not as many as the prompts, or `rows` is no number of rows.
+        """
+        given = [options] * len(prompts) if isinstance(options, GenerationOptions) else options
+        if len(given) != len(prompts):
+            raise ConfigError(
+                f"{len(given)} options are given for {len(prompts)} prompts",
+                hint="give one GenerationOptions for all, or one for each",
+            )
+        requests = map(BatchRequest, prompts, given)
+        answers = {answer.index: answer for answer in self.stream_batch(requests, rows=rows)}
+        return [answers[index].outcome for index in range(len(prompts))]
+
+    def stream_batch(
+        self, requests: Iterable[BatchRequest], *, rows: int | None = None
+    ) -> Generator[BatchAnswer, None, None]:
+        """Answer requests, several at a time; see `generate_batch`.
+
+        A request is taken from `requests` when a row is free, so they may be endless. Closing the
+        iterator cancels what is being answered.
+
+        Yields:
+            A `BatchAnswer` for each, in the order in which they end.
+        """
+        if rows is not None and (isinstance(rows, bool) or not isinstance(rows, int) or rows < 1):
+            raise ConfigError(f"rows is {rows!r}", hint="rows must be an integer of 1 or more")
+        most = self._rows_that_fit() if rows is None else rows
+        return Batch(self._responder, requests, most).answers()
+
+    def _rows_that_fit(self) -> int:
+        available = device.available_memory() - _weight_bytes(self.model)
+        dtype = self.model.compute_dtype
+        need = device.memory_need(self.config, [], dtype, device.DEFAULT_CONTEXT)
+        return min(device.rows_that_fit(self.config, need, available), _MOST_ROWS)
 
     def session(
         self, *, max_context: int | None = None, rewind_tokens: int | None = None

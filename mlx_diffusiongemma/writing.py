@@ -72,6 +72,11 @@ class Writing:
         self._commit_seconds = 0.0
         self._waiting_seconds = 0.0
 
+    @property
+    def asks_for_passes(self) -> bool:
+        """Whether its loop leaves the passes to its driver; in mode "ar" it does them itself."""
+        return self._plan.mode == "diffusion"
+
     def waited(self, seconds: float) -> None:
         """Count time in which other requests had their turns."""
         self._waiting_seconds += seconds

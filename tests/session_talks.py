@@ -29,6 +29,8 @@ class WatchedModel:
         self.config = model.config
         self.parameters = model.parameters
         self.make_cache = model.make_cache
+        self.compute_dtype = model.compute_dtype
+        self.prefill_rows, self.denoise_rows = model.prefill_rows, model.denoise_rows
         self.forget()
 
     def forget(self):
@@ -55,9 +57,11 @@ def watched(runtime: Runtime) -> Runtime:
     )
 
 
-def random_runtime(folder: Path, *, seed: int, window: int, canvas_length: int = 8) -> Runtime:
+def random_runtime(
+    folder: Path, *, seed: int, window: int, canvas_length: int = 8, vocab_size: int = 1024
+) -> Runtime:
     """A tiny model of random weights that speaks with the demo's tokenizer, in float32."""
-    values = tiny.config_values(vocab_size=1024, sliding_window=window)
+    values = tiny.config_values(vocab_size=vocab_size, sliding_window=window)
     values["canvas_length"] = canvas_length
     model = tiny.load(folder, values, tiny.random_tensors(values, seed=seed))
     return Runtime(

@@ -21,15 +21,18 @@ FOLDERS = {PACKAGE: PACKAGE, "convert": f"{PACKAGE}.convert", "metal": f"{PACKAG
 
 # fmt: off
 LAYERS = [
-    "version", "backend", "errors", "fields", "options", "presets", "quantization", "config",
-    "released",
-    "recipes", "events", "kernels", "model", "sampling", "constraints", "draws", "stopping",
-    "acceptance", "passes", "denoising", "prefix_cache", "generation", "autoregressive", "text",
-    "answer", "prompt_cache", "turns", "pace", "writing", "responder", "session_memory",
-    "session", "checkpoint", "summary", "device", "weights", "hub_cache", "hub_refusals", "hub",
-    "hub_remote", "runtime",
-    "device_report",
-    "convert", "parity", "bench", "cli", "__init__", "__main__",
+    "version", "backend", "errors", "fields",
+    "options", "presets", "quantization", "config", "released", "recipes", "events",
+    "kernels", "model",
+    "sampling", "constraints", "draws", "stopping", "acceptance", "passes", "denoising",
+    "prefix_cache", "generation", "autoregressive",
+    "text", "answer", "prompt_cache", "turns", "pace",
+    "writing", "responder", "batch", "batch_file", "session_memory", "session",
+    "checkpoint", "summary", "device", "weights",
+    "hub_cache", "hub_refusals", "hub", "hub_remote",
+    "runtime", "device_report",
+    "convert", "parity", "bench",
+    "cli", "__init__", "__main__",
 ]
 # fmt: on
 

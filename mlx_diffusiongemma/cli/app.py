@@ -88,7 +88,10 @@ def _usage_error(error: typer.BadParameter) -> int:
     path = error.ctx.command_path if error.ctx else NAME
     hint = f"`{path} --help` lists what can be given"
     if message.endswith("'PROMPT'"):
-        hint = f'`{path} "two words"`: put the prompt in quotes, or give - to read standard input'
+        hint = (
+            f'`{path} "two words"`: put it in quotes, give - to read standard input, or name a '
+            "file of prompts with --batch-file"
+        )
     print_error(message[:1].lower() + message[1:], hint)
     return error.exit_code
 

@@ -227,6 +227,14 @@ def generation_options(parameters: Mapping[str, Any]) -> GenerationOptions:
         raise ConfigError(_with_flags(str(error)), hint=hint) from None
 
 
+def check_watch(watch: bool, options: GenerationOptions) -> None:
+    """Raise ConfigError when there will be no canvas to watch."""
+    if watch and options.mode == "ar":
+        raise ConfigError(
+            "--watch is given and --mode is 'ar'", hint="there is no canvas to draw; leave one out"
+        )
+
+
 def _with_flags(message: str) -> str:
     return re.sub(rf"\b({'|'.join(_FIELDS)})\b", lambda match: _flag(match[0]), message)
 

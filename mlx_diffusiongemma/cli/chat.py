@@ -4,9 +4,11 @@ import typer
 
 from mlx_diffusiongemma.cli import arguments
 from mlx_diffusiongemma.cli.conversation import Conversation
+from mlx_diffusiongemma.cli.generation_flags import takes_generation_flags
 from mlx_diffusiongemma.cli.loading import open_runtime
 
 
+@takes_generation_flags(after="system", without=frozenset({"chat_template"}))
 def chat_command(
     context: typer.Context,
     model: arguments.Model = None,
@@ -14,17 +16,6 @@ def chat_command(
     dtype: arguments.Dtype = None,
     force: arguments.Force = False,
     system: arguments.System = None,
-    thinking: arguments.Thinking = None,
-    retry_empty: arguments.RetryEmpty = None,
-    max_tokens: arguments.MaxTokens = None,
-    seed: arguments.Seed = None,
-    stop: arguments.Stop = None,
-    max_denoising_steps: arguments.Steps = None,
-    entropy_bound: arguments.EntropyBound = None,
-    t_min: arguments.TMin = None,
-    t_max: arguments.TMax = None,
-    stability_threshold: arguments.StabilityThreshold = None,
-    confidence_threshold: arguments.ConfidenceThreshold = None,
     prompt_cache_file: arguments.PromptCache = None,
     watch: arguments.Watch = False,
     stats: arguments.Stats = False,
@@ -36,6 +27,7 @@ def chat_command(
     read line by line.
     """
     options = arguments.generation_options(context.params)
+    arguments.check_watch(watch, options)
     if system is not None:
         arguments.check_text("--system", system)
     runtime = open_runtime(model, revision=revision, dtype=dtype, force=force)

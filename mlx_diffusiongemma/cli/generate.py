@@ -1,13 +1,15 @@
 """`dgemma-mlx generate`: one answer to one prompt."""
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mlx_diffusiongemma.cli import arguments, dial_arguments
+from mlx_diffusiongemma.cli import arguments, batch_flags
 from mlx_diffusiongemma.cli.console import print_json
+from mlx_diffusiongemma.cli.generation_flags import takes_generation_flags
 from mlx_diffusiongemma.cli.loading import open_runtime
 from mlx_diffusiongemma.errors import ConfigError, PromptError
 from mlx_diffusiongemma.hub import DEFAULT_MODEL
@@ -18,42 +20,23 @@ if TYPE_CHECKING:
     from mlx_diffusiongemma.runtime import Runtime
 
 
+@takes_generation_flags(after="system")
 def generate_command(
     context: typer.Context,
     prompt: Annotated[
-        str, typer.Argument(metavar="PROMPT", help="Prompt text, or - to read standard input.")
-    ],
+        str | None,
+        typer.Argument(
+            metavar="PROMPT", help="Prompt text, or - to read standard input.", show_default=False
+        ),
+    ] = None,
     model: arguments.Model = None,
     revision: arguments.Revision = None,
     dtype: arguments.Dtype = None,
     force: arguments.Force = False,
     system: arguments.System = None,
-    thinking: arguments.Thinking = None,
-    chat_template: arguments.ChatTemplate = None,
-    retry_empty: arguments.RetryEmpty = None,
-    max_tokens: arguments.MaxTokens = None,
-    seed: arguments.Seed = None,
-    stop: arguments.Stop = None,
-    max_denoising_steps: arguments.Steps = None,
-    entropy_bound: arguments.EntropyBound = None,
-    t_min: arguments.TMin = None,
-    t_max: arguments.TMax = None,
-    stability_threshold: arguments.StabilityThreshold = None,
-    confidence_threshold: arguments.ConfidenceThreshold = None,
-    preset: dial_arguments.Preset = None,
-    stop_rule: dial_arguments.Stopping = None,
-    min_denoising_steps: dial_arguments.MinSteps = None,
-    sampler: dial_arguments.Sampler = None,
-    accept_probability: dial_arguments.AcceptProbability = None,
-    keep_probability: dial_arguments.KeepProbability = None,
-    canvas_length: dial_arguments.CanvasLength = None,
-    shrink_canvas: dial_arguments.ShrinkCanvas = None,
-    deadline_ms: dial_arguments.Deadline = None,
-    mode: dial_arguments.WriteMode = None,
-    temperature: dial_arguments.Temperature = None,
-    top_p: dial_arguments.TopP = None,
-    top_k: dial_arguments.TopK = None,
-    min_p: dial_arguments.MinP = None,
+    batch_file: batch_flags.BatchFile = None,
+    out: batch_flags.Out = None,
+    rows: batch_flags.Rows = None,
     prompt_cache_file: arguments.PromptCache = None,
     watch: arguments.Watch = False,
     stats: arguments.Stats = False,
@@ -66,9 +49,18 @@ def generate_command(
     The answer goes to standard output, everything else to standard error.
     """
     options = arguments.generation_options(context.params)
-    _check_watch(watch, options)
-    messages = _messages(prompt, system, chat_template is not False)
-    runtime = open_runtime(model, revision=revision, dtype=dtype, force=force)
+    arguments.check_watch(watch, options)
+    job = batch_flags.job_of(context.params)
+    load = partial(open_runtime, model, revision=revision, dtype=dtype, force=force)
+    if job is not None:
+        from mlx_diffusiongemma.cli.batch_job import run_job
+
+        run_job(job, options, load)
+        return
+    if prompt is None:
+        context.fail("Missing argument 'PROMPT'.")
+    messages = _messages(prompt, system, options.chat_template)
+    runtime = load()
     result = _write(
         runtime, messages, options, prompt_cache_file, text=not as_json, watch=watch, stats=stats
     )
@@ -78,13 +70,6 @@ def generate_command(
         from mlx_diffusiongemma.cli.render import write_report
 
         write_report(report, DEFAULT_MODEL if model is None else model, result)
-
-
-def _check_watch(watch: bool, options: GenerationOptions) -> None:
-    if watch and options.mode == "ar":
-        raise ConfigError(
-            "--watch is given and --mode is 'ar'", hint="there is no canvas to draw; leave one out"
-        )
 
 
 def _write(

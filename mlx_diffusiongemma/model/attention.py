@@ -2,7 +2,13 @@
 
 prefill   x [B, C, hidden] --> q, k, v --> append k, v to the cache --> causal attention
 denoise   x [B, L, hidden] --> q, k, v --> cache | canvas           --> everyone sees everyone
+
+The tokens of several sequences, each with a cache of its own, may lie one behind the other in x:
+everything but attention itself is done for all of them at once.
 """
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import mlx.core as mx
 from mlx import nn
@@ -12,6 +18,20 @@ from mlx_diffusiongemma.config import LayerConfig, ModelConfig
 from mlx_diffusiongemma.kernels import Heads, HeadWeights
 from mlx_diffusiongemma.model.cache import LayerCache
 from mlx_diffusiongemma.model.layers import Linear, RMSNorm, rotary_frequencies
+
+
+class Piece(NamedTuple):
+    """The tokens of one sequence in a pass.
+
+    Attributes:
+        length: how many there are.
+        cache: the sequence's keys and values in this layer.
+        offset: the position of the first of them.
+    """
+
+    length: int
+    cache: LayerCache
+    offset: int
 
 
 class Attention(nn.Module):
@@ -36,30 +56,53 @@ class Attention(nn.Module):
         self.q_norm = RMSNorm(layer.head_dim, config.rms_norm_eps)
         self.k_norm = RMSNorm(layer.head_dim, config.rms_norm_eps)
 
-    def prefill(self, x: mx.array, cache: LayerCache, offset: int) -> mx.array:
-        """Attend causally, within the window where there is one, and add x to the cache."""
-        queries, keys, values = self._project(x, offset)
-        keys, values = cache.append(keys, values)
-        mask = prefill_mask(x.shape[1], keys.shape[2], self._window)
-        return self._attend(queries, keys, values, mask)
+    def prefill(self, x: mx.array, pieces: Sequence[Piece]) -> mx.array:
+        """Attend causally, within the window where there is one, and add x to the caches."""
+        return self._attend(x, pieces, self._attend_causally)
 
-    def denoise(self, x: mx.array, cache: LayerCache, offset: int) -> mx.array:
+    def denoise(self, x: mx.array, pieces: Sequence[Piece]) -> mx.array:
         """Attend to what the cache stores and to the whole canvas, the same for every row."""
-        queries, keys, values = self._project(x, offset)
-        return self._attend(queries, *cache.with_canvas(keys, values), None)
-
-    def _project(self, x: mx.array, offset: int) -> Heads:
-        values = None if self._layer.shares_key_and_value else self.v_proj(x)
-        weights = HeadWeights(self.q_norm.weight, self.k_norm.weight, self._frequencies)
-        return kernels.prepare_heads(
-            self.q_proj(x), self.k_proj(x), values, weights, offset, self._eps
-        )
+        return self._attend(x, pieces, self._attend_to_all)
 
     def _attend(
-        self, queries: mx.array, keys: mx.array, values: mx.array, mask: mx.array | str | None
+        self, x: mx.array, pieces: Sequence[Piece], attend: Callable[[Heads, LayerCache], mx.array]
     ) -> mx.array:
-        output = mx.fast.scaled_dot_product_attention(queries, keys, values, scale=1.0, mask=mask)
-        return self.o_proj(output.swapaxes(1, 2).flatten(-2))
+        """`attend` for each piece of x; float [B, tokens of all pieces, hidden]."""
+        values = None if self._layer.shares_key_and_value else self.v_proj(x)
+        queries, keys = self.q_proj(x), self.k_proj(x)
+        weights = HeadWeights(self.q_norm.weight, self.k_norm.weight, self._frequencies)
+        outputs, start = [], 0
+        for piece in pieces:
+            rows = slice(start, start := start + piece.length)
+            heads = kernels.prepare_heads(
+                _cut(queries, rows),
+                _cut(keys, rows),
+                None if values is None else _cut(values, rows),
+                weights,
+                piece.offset,
+                self._eps,
+            )
+            outputs.append(attend(heads, piece.cache).swapaxes(1, 2).flatten(-2))
+        return self.o_proj(outputs[0] if len(outputs) == 1 else mx.concatenate(outputs, axis=1))
+
+    def _attend_causally(self, heads: Heads, cache: LayerCache) -> mx.array:
+        keys, values = cache.append(heads.keys, heads.values)
+        mask = prefill_mask(heads.queries.shape[2], keys.shape[2], self._window)
+        return _attention(heads.queries, keys, values, mask)
+
+    def _attend_to_all(self, heads: Heads, cache: LayerCache) -> mx.array:
+        return _attention(heads.queries, *cache.with_canvas(heads.keys, heads.values), None)
+
+
+def _cut(x: mx.array, rows: slice) -> mx.array:
+    """Some rows of [B, T, ...]; x itself, not another node of the graph, where that is all."""
+    return x if rows == slice(0, x.shape[1]) else x[:, rows]
+
+
+def _attention(
+    queries: mx.array, keys: mx.array, values: mx.array, mask: mx.array | str | None
+) -> mx.array:
+    return mx.fast.scaled_dot_product_attention(queries, keys, values, scale=1.0, mask=mask)
 
 
 def prefill_mask(queries: int, keys: int, window: int | None) -> mx.array | str | None:

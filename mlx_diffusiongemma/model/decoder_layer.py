@@ -9,14 +9,15 @@ A layer gets its first norm from the one before and hands on the next one's, so 
 take each sum and its norms together.
 """
 
+from collections.abc import Sequence
+
 import mlx.core as mx
 from mlx import nn
 
 from mlx_diffusiongemma import kernels
 from mlx_diffusiongemma.config import LayerConfig, ModelConfig
 from mlx_diffusiongemma.kernels import AttentionWeights, FeedForwardWeights, Stream
-from mlx_diffusiongemma.model.attention import Attention
-from mlx_diffusiongemma.model.cache import LayerCache
+from mlx_diffusiongemma.model.attention import Attention, Piece
 from mlx_diffusiongemma.model.experts import Experts, Router
 from mlx_diffusiongemma.model.layers import FeedForward, RMSNorm
 
@@ -46,18 +47,18 @@ class DecoderLayer(nn.Module):
         self._eps = eps
 
     def prefill(
-        self, x: Stream, cache: LayerCache, offset: int, scalar: mx.array, next_norm: mx.array
+        self, x: Stream, pieces: Sequence[Piece], scalar: mx.array, next_norm: mx.array
     ) -> Stream:
-        """Causal pass over float [B, C, hidden]; writes the cache. `scalar` is this pass's own.
+        """Causal pass over float [B, C, hidden]; writes the caches. `scalar` is this pass's own.
 
         `next_norm` is the weight of the norm that follows: the next layer's first, or the last.
         """
-        attended = self.self_attn.prefill(x.normed, cache, offset)
+        attended = self.self_attn.prefill(x.normed, pieces)
         return self._feed_forward(x.residual, attended, scalar, next_norm)
 
-    def denoise(self, x: Stream, cache: LayerCache, offset: int, next_norm: mx.array) -> Stream:
-        """Bidirectional pass over the canvas, float [B, L, hidden]; reads the cache."""
-        attended = self.self_attn.denoise(x.normed, cache, offset)
+    def denoise(self, x: Stream, pieces: Sequence[Piece], next_norm: mx.array) -> Stream:
+        """Bidirectional pass over each canvas, float [B, L, hidden]; reads the caches."""
+        attended = self.self_attn.denoise(x.normed, pieces)
         return self._feed_forward(x.residual, attended, self.layer_scalar, next_norm)
 
     def _feed_forward(

@@ -3,22 +3,28 @@
     prefill(tokens, cache)                   causal, writes the KV cache
     next_logits(token, cache)                the same for one token, and what comes after it
     denoise(canvas, cache, previous_logits)  bidirectional over the canvas, reads the KV cache
+    prefill_rows, denoise_rows               the same for several sequences in one pass
 
 Module paths are the tensor names of the released checkpoint, so loading renames nothing.
 Shapes: B batch, S prompt, L canvas, V vocabulary, D hidden.
 """
+
+from collections.abc import Sequence
+from itertools import accumulate
 
 import mlx.core as mx
 from mlx import nn
 
 from mlx_diffusiongemma.config import ModelConfig
 from mlx_diffusiongemma.kernels import Stream
+from mlx_diffusiongemma.model.attention import Piece
 from mlx_diffusiongemma.model.cache import KVCache, LayerCache
 from mlx_diffusiongemma.model.decoder_layer import DecoderLayer
 from mlx_diffusiongemma.model.layers import Embedding, RMSNorm, embedding_scale
 from mlx_diffusiongemma.model.self_conditioning import SelfConditioning, soft_embedding
 
 PREFILL_CHUNK = 2048
+_Row = tuple[int, KVCache]  # how many tokens of a pass belong to one sequence, and its cache
 
 
 class _Decoder(nn.Module):
@@ -120,10 +126,34 @@ class DiffusionGemma(nn.Module):
         cache.expect(cache.offset + length + self.config.canvas_length)
         hidden = tokens
         for start in range(0, length, chunk_size):
-            hidden = self._prefill_chunk(tokens[:, start : start + chunk_size], cache)
+            chunk = tokens[:, start : start + chunk_size]
+            hidden = self._prefill_chunk(chunk, [(chunk.shape[1], cache)])
             mx.eval(cache.arrays)
             mx.clear_cache()  # each chunk sees a longer prefix, so its buffers fit no other
         return hidden
+
+    def prefill_rows(
+        self,
+        rows: Sequence[Sequence[int]],
+        caches: Sequence[KVCache],
+        chunk_size: int = PREFILL_CHUNK,
+    ) -> int:
+        """Read the tokens of several sequences causally, each into its own cache.
+
+        They lie one behind the other in as few passes of `chunk_size` tokens as hold them all;
+        returns how many those were.
+        """
+        for row, cache in zip(rows, caches, strict=True):
+            cache.expect(cache.offset + len(row) + self.config.canvas_length)
+        chunks = packed([len(row) for row in rows], chunk_size)
+        for chunk in chunks:
+            tokens = [token for index, piece in chunk for token in rows[index][piece]]
+            own = [caches[index] for index, _ in chunk]
+            lengths = [piece.stop - piece.start for _, piece in chunk]
+            self._prefill_chunk(mx.array([tokens], mx.int32), list(zip(lengths, own, strict=True)))
+            mx.eval([cache.arrays for cache in own])
+            mx.clear_cache()
+        return len(chunks)
 
     def next_logits(self, token: mx.array, cache: KVCache) -> mx.array:
         """Read one token causally, add it to the cache, and predict the one after it.
@@ -137,7 +167,7 @@ class DiffusionGemma(nn.Module):
         Returns:
             float32 [B, 1, V], softcapped logits.
         """
-        return self.head(self._prefill_chunk(token, cache))
+        return self.head(self._prefill_chunk(token, [(1, cache)]))
 
     def denoise(
         self, canvas: mx.array, cache: KVCache, previous_logits: mx.array | None
@@ -153,18 +183,58 @@ class DiffusionGemma(nn.Module):
         Returns:
             float32 [B, L, V], softcapped logits.
         """
+        hidden = self._denoise(
+            self._begin_step(canvas, previous_logits), [(canvas.shape[1], cache)]
+        )
+        return self.head(hidden)
+
+    def denoise_rows(
+        self,
+        canvases: Sequence[mx.array],
+        caches: Sequence[KVCache],
+        previous_logits: Sequence[mx.array | None],
+    ) -> list[mx.array]:
+        """`denoise` for the canvases of several sequences in one pass.
+
+        The layers see all tokens at once, so that each weight is read once. Arrays as wide as the
+        vocabulary are made for one sequence at a time, and the results are left lazy: evaluate them
+        one by one, and no two sequences need that room together.
+
+        Args:
+            canvases: int32 [1, L] each; lengths may differ.
+            caches, previous_logits: one for each canvas.
+
+        Returns:
+            float32 [1, L, V] each, softcapped logits.
+        """
+        begun = []
+        for canvas, previous in zip(canvases, previous_logits, strict=True):
+            begun.append(self._begin_step(canvas, previous))
+            mx.eval(begun[-1])
+        lengths = [canvas.shape[1] for canvas in canvases]
+        hidden = self._denoise(
+            mx.concatenate(begun, axis=1), list(zip(lengths, caches, strict=True))
+        )
+        mx.eval(hidden)
+        ends = list(accumulate(lengths))
+        return [self.head(row) for row in mx.split(hidden, ends[:-1], axis=1)]
+
+    def _begin_step(self, canvas: mx.array, previous_logits: mx.array | None) -> mx.array:
+        """What the first layer gets: the canvas's embeddings, conditioned on the step before."""
         decoder = self.model.decoder
         soft = None
         if previous_logits is not None:
             soft = soft_embedding(previous_logits, decoder.embed_tokens, self.compute_dtype)
             soft = soft * embedding_scale(self.config.hidden_size, self.compute_dtype)
-        x = decoder.self_conditioning(self._embed(canvas), soft)
+        return decoder.self_conditioning(self._embed(canvas), soft)
+
+    def _denoise(self, x: mx.array, rows: Sequence[_Row]) -> mx.array:
+        decoder = self.model.decoder
         stream = decoder.start(x)
-        for layer, layer_cache, norm in zip(
-            decoder.layers, cache.layers, decoder.next_norms(), strict=True
-        ):
-            stream = layer.denoise(stream, layer_cache, cache.offset, norm)
-        return self.head(stream.normed)
+        layers = zip(decoder.layers, decoder.next_norms(), strict=True)
+        for index, (layer, norm) in enumerate(layers):
+            stream = layer.denoise(stream, _pieces(rows, index), norm)
+        return stream.normed
 
     def head(self, hidden: mx.array) -> mx.array:
         """float [B, L, D] after the final norm -> float32 [B, L, V], softcapped logits.
@@ -176,18 +246,38 @@ class DiffusionGemma(nn.Module):
         logits = self.model.decoder.embed_tokens.as_linear(hidden).astype(mx.float32)
         return mx.tanh(logits / cap) * cap
 
-    def _prefill_chunk(self, tokens: mx.array, cache: KVCache) -> mx.array:
+    def _prefill_chunk(self, tokens: mx.array, rows: Sequence[_Row]) -> mx.array:
         decoder = self.model.decoder
         stream = decoder.start(self._embed(tokens))
         scalars = self.model.encoder.language_model.layers
-        for layer, own, layer_cache, norm in zip(
-            decoder.layers, scalars, cache.layers, decoder.next_norms(), strict=True
-        ):
-            stream = layer.prefill(stream, layer_cache, cache.offset, own.layer_scalar, norm)
-        cache.offset += tokens.shape[1]
+        layers = zip(decoder.layers, scalars, decoder.next_norms(), strict=True)
+        for index, (layer, own, norm) in enumerate(layers):
+            stream = layer.prefill(stream, _pieces(rows, index), own.layer_scalar, norm)
+        for length, cache in rows:
+            cache.offset += length
         return stream.normed
 
     def _embed(self, tokens: mx.array) -> mx.array:
         dtype = self.compute_dtype
         embedded = self.model.decoder.embed_tokens(tokens).astype(dtype)
         return embedded * embedding_scale(self.config.hidden_size, dtype)
+
+
+def _pieces(rows: Sequence[_Row], layer: int) -> list[Piece]:
+    return [Piece(length, cache.layers[layer], cache.offset) for length, cache in rows]
+
+
+def packed(lengths: Sequence[int], chunk_size: int) -> list[list[tuple[int, slice]]]:
+    """Rows cut into chunks of `chunk_size` tokens, in order: (row, which of its tokens)."""
+    chunks: list[list[tuple[int, slice]]] = [[]]
+    room = chunk_size
+    for row, length in enumerate(lengths):
+        start = 0
+        while start < length:
+            if not room:
+                chunks.append([])
+                room = chunk_size
+            end = min(length, start + room)
+            chunks[-1].append((row, slice(start, end)))
+            room, start = room - (end - start), end
+    return chunks

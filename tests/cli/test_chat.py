@@ -176,3 +176,17 @@ def test_a_closed_pipe_ends_the_chat(run_here):
     runtime = FakeRuntime([BrokenPipeError(32, "Broken pipe")])
     run = run_here("chat", lines=["a", "b"], runtime=runtime)
     assert (run.code, run.err) == (1, "")
+
+
+def test_every_flag_that_says_how_an_answer_is_written_reaches_the_turns(run_here):
+    runtime = FakeRuntime(answer("A"))
+    run_here("chat", "--mode", "ar", "--top-k", "5", "--seed", "3", lines=["a"], runtime=runtime)
+    assert [options for _, options in runtime.calls] == [
+        GenerationOptions(mode="ar", top_k=5, seed=3)
+    ]
+
+
+def test_there_is_no_canvas_to_watch_from_left_to_right(run_here):
+    run = run_here("chat", "--mode", "ar", "--watch", lines=["a"])
+    assert run.code == 1
+    assert run.err.startswith("error: --watch is given and --mode is 'ar'")

@@ -23,8 +23,8 @@ def test_a_stop_string_at_the_very_beginning_is_said(run_here):
 def test_a_missing_prompt_is_told_of_quotes_and_of_standard_input(run_here):
     run = run_here("generate")
     assert run.err.splitlines()[-1] == (
-        'hint: `dgemma-mlx generate "two words"`: put the prompt in quotes, or give - to read '
-        "standard input"
+        'hint: `dgemma-mlx generate "two words"`: put it in quotes, give - to read standard input, '
+        "or name a file of prompts with --batch-file"
     )
 
 

@@ -162,8 +162,9 @@ def embedding_scale_missing(model, patch):
 def canvas_positions_off_by_one(model, patch):
     denoise = DecoderLayer.denoise
 
-    def mutated(self, x, cache, offset, next_norm):
-        return denoise(self, x, cache, offset + 1, next_norm)
+    def mutated(self, x, pieces, next_norm):
+        moved = [piece._replace(offset=piece.offset + 1) for piece in pieces]
+        return denoise(self, x, moved, next_norm)
 
     patch.setattr(DecoderLayer, "denoise", mutated)
 

@@ -1,0 +1,185 @@
+"""Several answers at once: their loops share passes, so that each weight is read once for all.
+
+    requests --> [ loop ] [ loop ] [ loop ] --> passes --> one for all that ask for the same kind
+                     ^                                         |
+                     +------------- each its answer -----------+
+
+An answer that is complete leaves, and the next request takes its place. No loop knows of the
+others: every answer is the one that it would be alone, but for the rounding of larger products.
+"""
+
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import mlx.core as mx
+
+from mlx_diffusiongemma.draws import Draws
+from mlx_diffusiongemma.errors import DGemmaError
+from mlx_diffusiongemma.events import GenerationResult
+from mlx_diffusiongemma.options import GenerationOptions
+from mlx_diffusiongemma.passes import Answer, Evaluate, Pass, Predict, Read
+from mlx_diffusiongemma.prefix_cache import read_together
+from mlx_diffusiongemma.responder import Prompt, Responder
+from mlx_diffusiongemma.turns import turn
+from mlx_diffusiongemma.writing import Writing
+
+
+@dataclass(frozen=True, eq=False)
+class BatchRequest:
+    """One of the prompts of a batch; `Runtime.stream` has the same arguments."""
+
+    prompt: Prompt
+    options: GenerationOptions = field(default_factory=GenerationOptions)
+    draws: Draws | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class BatchAnswer:
+    """What became of one request.
+
+    Attributes:
+        index: which request, from 0.
+        outcome: its result, or the error that kept it from one.
+        passes: passes of the network up to now, of all requests together: each reads the weights
+            once.
+    """
+
+    index: int
+    outcome: GenerationResult | DGemmaError
+    passes: int
+
+
+@dataclass(eq=False)
+class _Row:
+    """A request whose answer is being written."""
+
+    index: int
+    writing: Writing
+    asked: Pass | None = None
+    seconds: float = 0.0  # spent on it since its last event
+    error: DGemmaError | None = None
+
+    @property
+    def is_over(self) -> bool:
+        return self.error is not None or self.writing.is_over
+
+    def advance(self, answer: Answer = None) -> None:
+        """Run the loop to its next pass, or in mode "ar" to its next token."""
+        started = time.perf_counter()
+        try:
+            self.asked, item = None, self.writing.loop.send(answer)
+            while not isinstance(item, Pass):
+                self.seconds += time.perf_counter() - started
+                self.writing.take(item, self.seconds)
+                self.seconds, started = 0.0, time.perf_counter()
+                if self.writing.is_over or not self.writing.asks_for_passes:
+                    return
+                item = next(self.writing.loop)
+            self.asked = item
+        except DGemmaError as error:
+            self.error = error
+        finally:
+            self.seconds += time.perf_counter() - started
+
+
+class Batch:
+    """Answers requests, at most `rows` at a time. Iterate over `answers`."""
+
+    def __init__(self, responder: Responder, requests: Iterable[BatchRequest], rows: int):
+        self._responder = responder
+        self._waiting = enumerate(requests)
+        self._most = rows
+        self._rows: list[_Row] = []
+        self._passes = 0
+
+    def answers(self) -> Generator[BatchAnswer, None, None]:
+        """Yield what becomes of the requests, in the order in which they end.
+
+        Closing the iterator cancels those that are being answered. What is no `DGemmaError` of one
+        request ends them all.
+        """
+        mx.reset_peak_memory()
+        try:
+            while True:
+                yield from self._admit()
+                if not self._rows:
+                    return
+                with turn():
+                    self._take_turn()
+                yield from self._leave()
+        finally:
+            for row in self._rows:
+                row.writing.loop.close()
+
+    def _admit(self) -> Iterator[BatchAnswer]:
+        """Begin answers while there is room; requests that cannot be read end here."""
+        while len(self._rows) < self._most:
+            index, request = next(self._waiting, (-1, None))
+            if request is None:
+                return
+            try:
+                prompt_ids = self._responder.encode(request.prompt, request.options)
+                with turn():
+                    writing = self._responder.begin(prompt_ids, request.options, request.draws)
+            except DGemmaError as error:
+                yield BatchAnswer(index, error, self._passes)
+                continue
+            self._rows.append(_Row(index, writing))
+
+    def _leave(self) -> Iterator[BatchAnswer]:
+        for row in [row for row in self._rows if row.is_over]:
+            self._rows.remove(row)
+            row.writing.loop.close()
+            outcome = row.error or row.writing.result()
+            yield BatchAnswer(row.index, outcome, self._passes)
+
+    def _take_turn(self) -> None:
+        """One pass for every row that asks for the kind that is due, and what it leaves lazy."""
+        for row in self._rows:
+            if row.asked is None:
+                row.advance()
+        reads = [row for row in self._rows if isinstance(row.asked, Read)]
+        predicts = [row for row in self._rows if isinstance(row.asked, Predict)]
+        if reads:  # first, so that these rows join the next step of the others
+            self._carry_out(reads, self._read)
+        elif predicts:
+            self._carry_out(predicts, self._predict)
+            for row in predicts:
+                # One by one: the arrays of a vocabulary's width are temporary for one row only.
+                if isinstance(row.asked, Evaluate):
+                    self._carry_out([row], _evaluate)
+
+    def _carry_out(
+        self, rows: Sequence[_Row], compute: Callable[[Sequence[_Row]], Sequence[Answer]]
+    ) -> None:
+        """Do what the rows asked for, which takes each an equal share of the time."""
+        started = time.perf_counter()
+        answers = compute(rows)
+        share = (time.perf_counter() - started) / len(rows)
+        for row, answer in zip(rows, answers, strict=True):
+            row.seconds += share
+            row.advance(answer)
+
+    def _read(self, rows: Sequence[_Row]) -> Sequence[Answer]:
+        reads = [
+            (row.writing.cache, row.asked.tokens) for row in rows if isinstance(row.asked, Read)
+        ]
+        self._passes += read_together(self._responder.model, reads)
+        return [None] * len(rows)
+
+    def _predict(self, rows: Sequence[_Row]) -> Sequence[Answer]:
+        asked = [row.asked for row in rows if isinstance(row.asked, Predict)]
+        self._passes += 1
+        return self._responder.model.denoise_rows(
+            [one.canvas for one in asked],
+            [row.writing.cache.kv for row in rows],
+            [one.previous_logits for one in asked],
+        )
+
+
+def _evaluate(rows: Sequence[_Row]) -> Sequence[Answer]:
+    for row in rows:
+        if isinstance(row.asked, Evaluate):
+            mx.eval(*row.asked.arrays)
+    return [None] * len(rows)
