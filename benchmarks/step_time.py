@@ -11,11 +11,11 @@ busy or changes its speed slows both. Medians are reported, ratios as medians ov
 import argparse
 import importlib.util
 import json
-import platform
 import statistics
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 
@@ -23,22 +23,50 @@ import mlx.core as mx
 from synthetic import write_checkpoint
 
 from mlx_diffusiongemma import __version__
+from mlx_diffusiongemma.bench.compare import OURS, THEIRS, Answer
+from mlx_diffusiongemma.bench.machine import describe_machine
+from mlx_diffusiongemma.bench.process import WorkerProcess
 
 HERE = Path(__file__).resolve().parent
 MODELS = {"demo": (64, 96), "mid": (512, 3)}  # prompt tokens and denoising steps
-OURS, THEIRS = "mlx-diffusiongemma", "mlx-vlm"
 RATIOS = ("step_seconds", "step_cpu_seconds")  # at most 1.0 is the aim
 Measurement = dict[str, float]
 
 
-def run_worker(python: str, worker: str, checkpoint: Path, model: str) -> Measurement:
-    """One measurement in a fresh process."""
+def measure_ours(checkpoint: Path, model: str) -> Measurement:
+    """One measurement of this runtime in a fresh process."""
     tokens, steps = MODELS[model]
-    command = [python, str(HERE / worker), str(checkpoint), str(tokens), str(steps)]
+    command = [sys.executable, str(HERE / "worker.py"), str(checkpoint), str(tokens), str(steps)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(f"{' '.join(command)} failed:\n{done.stderr}")
     return json.loads(done.stdout.splitlines()[-1])
+
+
+def measure_theirs(python: str, checkpoint: Path, model: str) -> Measurement:
+    """One measurement of mlx-vlm in a fresh process: the same sampler, prompt and steps."""
+    tokens, steps = MODELS[model]
+    config = json.loads((checkpoint / "config.json").read_text())
+    vocab_size = config["text_config"]["vocab_size"]
+    prompt: list[int] = mx.random.randint(3, vocab_size, (tokens,), key=mx.random.key(1)).tolist()
+    request = {
+        "prompt_ids": prompt,
+        "eos_token_ids": [],
+        "seed": 0,
+        "max_tokens": config["canvas_length"],
+        "sampler": "entropy-bound",
+        "fixed_steps": steps,
+    }
+    script = str(files("mlx_diffusiongemma.bench").joinpath("worker_mlx_vlm.py"))
+    with WorkerProcess([python, script, str(checkpoint), "float32"]) as worker:
+        answer = Answer(**worker.ask(request))
+    assert answer.passes == steps
+    return {
+        "prefill_seconds": answer.prompt_seconds,
+        "step_seconds": answer.step_seconds,
+        "step_cpu_seconds": answer.step_cpu_seconds,
+        "peak_bytes": answer.peak_bytes,
+    }
 
 
 def median(measurements: list[Measurement]) -> Measurement:
@@ -51,13 +79,13 @@ def median(measurements: list[Measurement]) -> Measurement:
 
 def compare(model: str, checkpoint: Path, peer: str | None, rounds: int) -> dict[str, Measurement]:
     """Measure one model on each side, in turns."""
-    runs = {OURS: (sys.executable, "worker.py")}
+    runs = {OURS: partial(measure_ours, checkpoint, model)}
     if peer:
-        runs[THEIRS] = (peer, "worker_mlx_vlm.py")
+        runs[THEIRS] = partial(measure_theirs, peer, checkpoint, model)
     rows: list[dict[str, Measurement]] = []
     for turn in range(rounds):
         order = list(runs)[:: -1 if turn % 2 else 1]
-        rows.append({side: run_worker(*runs[side], checkpoint, model) for side in order})
+        rows.append({side: runs[side]() for side in order})
     sides = {side: median([row[side] for row in rows]) for side in runs}
     if peer:
         ratios = [{key: row[OURS][key] / row[THEIRS][key] for key in RATIOS} for row in rows]
@@ -91,7 +119,7 @@ def main() -> None:
     if peer is None and importlib.util.find_spec("mlx_vlm"):
         peer = sys.executable
     report: dict[str, object] = {
-        "machine": f"{platform.system()} {platform.machine()}, {platform.processor() or 'unnamed'}",
+        "machine": describe_machine(),
         "device": str(mx.default_device()),
         "mlx": mx.__version__,
         "mlx-diffusiongemma": __version__,

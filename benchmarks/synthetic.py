@@ -16,6 +16,7 @@ CONFIG = {
     "dtype": "float32",
     "canvas_length": 256,
     "tie_word_embeddings": True,
+    "vision_config": None,
     "text_config": {
         "model_type": "diffusion_gemma_text",
         "vocab_size": 32768,

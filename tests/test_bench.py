@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from mlx_diffusiongemma.bench import plot, sweep, tasks
+from mlx_diffusiongemma.bench import plot, stories, sweep, tasks
 from mlx_diffusiongemma.bench.sweep import Point, Setting
 from mlx_diffusiongemma.errors import ConfigError
 from mlx_diffusiongemma.events import GenerationResult, GenerationStats
@@ -23,7 +23,7 @@ EXAMPLES = [tasks.Example("2 + 2 =", "2 + 2 = 4"), tasks.Example("1 + 1 =", "1 +
 def training(monkeypatch):
     """The modules of examples/train_demo, which the package does not ship."""
     monkeypatch.syspath_prepend(ROOT / "examples" / "train_demo")
-    return {name: importlib.import_module(name) for name in ("sudoku", "talk")}
+    return {name: importlib.import_module(name) for name in ("sudoku", "talk", "stories")}
 
 
 def test_the_tasks_are_those_of_the_demos_training(training):
@@ -37,6 +37,23 @@ def test_the_tasks_are_those_of_the_demos_training(training):
     for seed in range(30):
         request_, answer = training["talk"].addition(random.Random(seed))
         assert tasks.add(random.Random(seed)) == tasks.Example(request_, answer)
+
+
+def test_stories_are_asked_for_and_judged_as_in_the_demos_training(training):
+    judge = training["stories"].is_right
+    rng = random.Random(3)
+    for _ in range(200):
+        asked, story = training["stories"].make_story(rng)
+        assert judge(asked, story) and stories.is_right(asked, story)
+        words = story.split()
+        words[rng.randrange(len(words))] = rng.choice(words)
+        changed = " ".join(words)
+        assert stories.is_right(asked, changed) == judge(asked, changed), (asked, changed)
+        other = stories.request(rng)
+        assert stories.is_right(other, story) == judge(other, story)
+        assert training["stories"]._ASKED.search(other)
+    example = tasks.draw("story", 1, seed=0)[0]
+    assert not example.is_right("Once upon a time.")
 
 
 def test_every_puzzle_has_one_solution():
@@ -57,9 +74,9 @@ def test_an_answer_is_right_but_for_space_around_it():
 
 
 def test_the_points_are_the_steps_the_presets_and_left_to_right():
-    names = [point.name for point in sweep.settings([1, 2], presets=True)]
+    names = [point.name for point in sweep.settings([1, 2], max_tokens=64, presets=True)]
     assert names == ["1 step", "2 steps", "quality", "balanced", "fast", "left to right"]
-    alone = sweep.settings([4], presets=False, autoregressive=False)
+    alone = sweep.settings([4], max_tokens=9, presets=False, autoregressive=False)
     assert [point.options.max_denoising_steps for point in alone] == [4]
 
 
@@ -97,7 +114,7 @@ class FakeRuntime:
 
 def test_settings_take_turns_on_every_example_with_the_same_seeds():
     runtime, done = FakeRuntime(), []
-    points = sweep.settings([1, 2], presets=False, autoregressive=False)
+    points = sweep.settings([1, 2], max_tokens=64, presets=False, autoregressive=False)
     sweep.run_sweep(runtime, points, EXAMPLES, seed=7, progress=done.append)
     warm, measured = runtime.calls[:2], runtime.calls[2:]
     assert [steps for _, steps, _ in warm] == [1, 2]
@@ -111,7 +128,7 @@ def test_settings_take_turns_on_every_example_with_the_same_seeds():
 
 
 def test_the_numbers_of_a_point():
-    points = sweep.settings([4], presets=False)
+    points = sweep.settings([4], max_tokens=64, presets=False)
     diffused, written = sweep.run_sweep(FakeRuntime(), points, EXAMPLES, seed=0)
     assert (diffused.right, diffused.count, diffused.share) == (1, 2, 0.5)
     assert (diffused.passes, written.passes) == (5, 6)

@@ -10,6 +10,7 @@ import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
@@ -19,8 +20,6 @@ from mlx_diffusiongemma.options import GenerationOptions
 from mlx_diffusiongemma.presets import PRESETS
 from mlx_diffusiongemma.runtime import Runtime
 from mlx_diffusiongemma.version import __version__
-
-MAX_TOKENS = 64
 
 
 @dataclass(frozen=True)
@@ -64,16 +63,18 @@ class Point:
         return self.right / self.count
 
 
-def settings(steps: Sequence[int], *, presets: bool, autoregressive: bool = True) -> list[Setting]:
+def settings(
+    steps: Sequence[int], *, max_tokens: int, presets: bool, autoregressive: bool = True
+) -> list[Setting]:
     """The points of a sweep: step limits, then presets, then the same weights left to right."""
+    options = partial(GenerationOptions, max_tokens=max_tokens)
     points = [
-        Setting(f"{n} step{'s' * (n != 1)}", "steps", _options(max_denoising_steps=n))
-        for n in steps
+        Setting(f"{n} step{'s' * (n != 1)}", "steps", options(max_denoising_steps=n)) for n in steps
     ]
     if presets:
-        points += [Setting(name, "preset", _options(preset=name)) for name in PRESETS]
+        points += [Setting(name, "preset", options(preset=name)) for name in PRESETS]
     if autoregressive:
-        points.append(Setting("left to right", "ar", _options(mode="ar")))
+        points.append(Setting("left to right", "ar", options(mode="ar")))
     return points
 
 
@@ -153,10 +154,6 @@ def report(points: Sequence[Point], about: dict[str, Any]) -> dict[str, Any]:
         "versions": versions,
         "points": [asdict(point) | {"share": point.share} for point in points],
     }
-
-
-def _options(**asked: Any) -> GenerationOptions:
-    return GenerationOptions(max_tokens=MAX_TOKENS, **asked)
 
 
 def _seeded(options: GenerationOptions, seed: int) -> GenerationOptions:

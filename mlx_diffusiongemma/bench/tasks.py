@@ -8,6 +8,8 @@ import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from mlx_diffusiongemma.bench import stories
+
 _CLUES = (5, 11)
 _HELD_OUT_GRIDS = 58
 _SUMS = (
@@ -22,14 +24,25 @@ _SUMS = (
 
 @dataclass(frozen=True)
 class Example:
-    """One request and the only right answer."""
+    """One request, and its only right answer or the rule that knows the right ones."""
 
     prompt: str
-    answer: str
+    answer: str = ""
+    rule: Callable[[str, str], bool] | None = None
 
     def is_right(self, reply: str) -> bool:
-        """Whether a reply is the answer, but for space around it."""
+        """Whether a reply is right, but for space around it."""
+        if self.rule is not None:
+            return self.rule(self.prompt, reply)
         return reply.strip() == self.answer
+
+
+@dataclass(frozen=True)
+class Task:
+    """Where examples come from, and how many tokens leave room for any right answer."""
+
+    draw: Callable[[random.Random], Example]
+    max_tokens: int
 
 
 def all_grids() -> list[str]:
@@ -74,13 +87,22 @@ def add(rng: random.Random) -> Example:
     return Example(rng.choice(_SUMS).format(a, b), f"{a} + {b} = {a + b}")
 
 
-TASKS: Mapping[str, Callable[[random.Random], Example]] = {"sudoku": sudoku, "add": add}
+def story(rng: random.Random) -> Example:
+    """A story of three canvases; many are right."""
+    return Example(stories.request(rng), rule=stories.is_right)
+
+
+TASKS: Mapping[str, Task] = {
+    "sudoku": Task(sudoku, max_tokens=64),
+    "add": Task(add, max_tokens=64),
+    "story": Task(story, max_tokens=128),
+}
 
 
 def draw(task: str, count: int, seed: int) -> list[Example]:
     """`count` examples of a task; the same ones for the same seed."""
     rng = random.Random(f"{task} {seed}")
-    return [TASKS[task](rng) for _ in range(count)]
+    return [TASKS[task].draw(rng) for _ in range(count)]
 
 
 def _as_rows(cells: str) -> str:

@@ -1,17 +1,16 @@
 """`dgemma-mlx bench`: measuring the dial between speed and quality, and counting a step's work."""
 
-import contextlib
 import json
-import platform
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from mlx_diffusiongemma.cli import arguments
-from mlx_diffusiongemma.cli.console import is_live, stderr, write_stdout
+from mlx_diffusiongemma.cli.compare import compare_command
+from mlx_diffusiongemma.cli.console import counting, write_stdout
 from mlx_diffusiongemma.cli.loading import open_runtime
+from mlx_diffusiongemma.cli.soak import soak_command
 from mlx_diffusiongemma.errors import ConfigError
 
 _DEFAULT_STEPS = "1,2,4,8,16,24,48"
@@ -24,6 +23,10 @@ def bench() -> None:
     """Measure speed and quality on this machine, and count what a step costs."""
 
 
+bench_app.command("compare")(compare_command)
+bench_app.command("soak")(soak_command)
+
+
 @bench_app.command("sweep")
 def sweep_command(
     model: Annotated[
@@ -32,7 +35,7 @@ def sweep_command(
     revision: arguments.Revision = None,
     dtype: arguments.Dtype = None,
     force: arguments.Force = False,
-    task: Annotated[str, typer.Option("--task", help="sudoku or add.")] = "sudoku",
+    task: Annotated[str, typer.Option("--task", help="sudoku, add or story.")] = "sudoku",
     steps: Annotated[
         str, typer.Option("--steps", metavar="N,N,...", help="Step limits to measure.")
     ] = _DEFAULT_STEPS,
@@ -59,19 +62,25 @@ def sweep_command(
     _check_folder(png)
 
     from mlx_diffusiongemma.bench import plot, sweep, tasks
+    from mlx_diffusiongemma.bench.machine import describe_machine
 
     if task not in tasks.TASKS:
         raise ConfigError(f"--task is {task!r}", hint=f"it is one of {', '.join(tasks.TASKS)}")
     if png:
         plot.require_matplotlib()
     runtime = open_runtime(model, revision=revision, dtype=dtype, force=force)
-    settings = sweep.settings(limits, presets=presets, autoregressive=autoregressive)
+    settings = sweep.settings(
+        limits,
+        max_tokens=tasks.TASKS[task].max_tokens,
+        presets=presets,
+        autoregressive=autoregressive,
+    )
     examples = tasks.draw(task, count, seed)
-    with _counting(count) as progress:
+    with counting(count, "examples") as progress:
         points = sweep.run_sweep(runtime, settings, examples, seed=seed, progress=progress)
     write_stdout("".join(f"{line}\n" for line in sweep.table(points)))
     if out:
-        about = {"model": model, "task": task, "seed": seed, "machine": platform.platform()}
+        about = {"model": model, "task": task, "seed": seed, "machine": describe_machine()}
         report = sweep.report(points, about)
         out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     if png:
@@ -127,13 +136,3 @@ def _numbers(steps: str) -> list[int]:
         raise ConfigError(
             f"--steps is {steps!r}", hint="give whole numbers with commas between them"
         ) from None
-
-
-@contextlib.contextmanager
-def _counting(count: int) -> Iterator[Callable[[int], None]]:
-    """Say how far it is, where that can be redrawn."""
-    if not is_live():
-        yield lambda done: None
-        return
-    with stderr.status(f"0 of {count} examples") as status:
-        yield lambda done: status.update(f"{done} of {count} examples")

@@ -5,7 +5,7 @@ import json
 import os
 import sys
 import termios
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from rich.console import Console
@@ -55,6 +55,16 @@ def print_error(message: str, hint: str | None = None) -> None:
     if hint:
         say()
         say(("hint", "cyan"), f": {hint}")
+
+
+@contextlib.contextmanager
+def counting(count: int, things: str) -> Iterator[Callable[[int], None]]:
+    """Say how many of `count` things are done, where that can be redrawn."""
+    if not is_live():
+        yield lambda done: None
+        return
+    with stderr.status(f"0 of {count} {things}") as status:
+        yield lambda done: status.update(f"{done} of {count} {things}")
 
 
 @contextlib.contextmanager

@@ -1,16 +1,17 @@
-"""A long process stays as fast and as small as a fresh one: 60 generations, watched, cancelled.
+"""A long process stays as fast and as small as a fresh one: 60 generations here, 500 when slow.
 
 The last ten generations of the long process and the first ten of a fresh one take turns, so that
 a machine that changes its speed meanwhile changes both, and the two must write the same texts.
 """
 
-import json
 import statistics
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from mlx_diffusiongemma.bench.process import WorkerProcess
 
 WORKER = Path(__file__).with_name("worker.py")
 REQUESTS, COMPARED = 60, 10
@@ -19,41 +20,26 @@ SHORT = "2 + 2 ="
 MODES = {"plain": {}, "watched": {"watch": True}, "after cancellations": {"cancel_first": True}}
 
 
-class Worker:
+def start():
     """A process that generates; see worker.py."""
+    return WorkerProcess([sys.executable, str(WORKER)])
 
-    def __enter__(self):
-        self._process = subprocess.Popen(
-            [sys.executable, str(WORKER)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            bufsize=1,
-        )
-        return self
 
-    def __exit__(self, *error):
-        self._process.stdin.close()
-        assert self._process.wait() == 0
-        self._process.stdout.close()
-
-    def ask(self, prompt, index, *, steps=8, watch=False, cancel_first=False):
-        request = {
-            "prompt": prompt,
-            "seed": index % SEEDS,
-            "steps": steps,
-            "watch": watch,
-            "cancel_first": cancel_first,
-        }
-        self._process.stdin.write(json.dumps(request) + "\n")
-        self._process.stdin.flush()
-        return json.loads(self._process.stdout.readline())
+def ask_for(worker, prompt, index, *, steps=8, watch=False, cancel_first=False):
+    request = {
+        "prompt": prompt,
+        "seed": index % SEEDS,
+        "steps": steps,
+        "watch": watch,
+        "cancel_first": cancel_first,
+    }
+    return worker.ask(request)
 
 
 def last_and_fresh(old, ask):
     """Ten more answers of `old` and the first ten of a new process, in turns."""
     last, fresh = [], []
-    with Worker() as new:
+    with start() as new:
         for index in range(REQUESTS - COMPARED, REQUESTS):
             last.append(ask(old, index))
             fresh.append(ask(new, index))
@@ -73,9 +59,9 @@ def check_speed(label, last, fresh):
 @pytest.mark.parametrize("mode", MODES)
 def test_latency_and_memory_stay_flat(mode):
     def ask(worker, index):
-        return worker.ask(SHORT, index, **MODES[mode])
+        return ask_for(worker, SHORT, index, **MODES[mode])
 
-    with Worker() as old:
+    with start() as old:
         before = [ask(old, index) for index in range(REQUESTS - COMPARED)]
         last, fresh = last_and_fresh(old, ask)
     check_speed(mode, last, fresh)
@@ -90,9 +76,18 @@ def test_latency_and_memory_stay_flat(mode):
 
 def test_one_long_answer_does_not_poison_the_process():
     """Nineteen short answers, one of several canvases, ten short ones."""
-    with Worker() as old:
-        before = [old.ask(SHORT, index) for index in range(19)]
-        old.ask("Tell me a story about a fox.", 1, steps=24)
-        last, fresh = last_and_fresh(old, lambda worker, index: worker.ask(SHORT, index))
+    with start() as old:
+        before = [ask_for(old, SHORT, index) for index in range(19)]
+        ask_for(old, "Tell me a story about a fox.", 1, steps=24)
+        last, fresh = last_and_fresh(old, lambda worker, index: ask_for(worker, SHORT, index))
     check_speed("after a long answer", last, fresh)
     assert last[-1]["resident"] - before[-1]["resident"] < 8e6
+
+
+@pytest.mark.slow
+def test_five_hundred_mixed_requests_leave_a_process_as_it_was():
+    command = [sys.executable, "-m", "mlx_diffusiongemma", "bench", "soak", "--requests", "500"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    print(f"\n{done.stdout}{done.stderr}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines()[-1] == "verdict: holds"

@@ -1,22 +1,11 @@
 """Generates on demand in a process of its own: one JSON request a line, one JSON answer a line."""
 
-import json
-import resource
-import sys
 import time
 
 import mlx_diffusiongemma as dg
 from mlx_diffusiongemma import DenoisingStep, GenerationOptions
-
-
-def resident_bytes() -> int:
-    """Memory of this process now, not its high-water mark, where the system tells it."""
-    try:
-        with open("/proc/self/statm") as statm:
-            return int(statm.read().split()[1]) * resource.getpagesize()
-    except FileNotFoundError:
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return peak * (1 if sys.platform == "darwin" else 1024)
+from mlx_diffusiongemma.bench.process import serve
+from mlx_diffusiongemma.bench.soak_worker import resident_bytes
 
 
 def answer(runtime, prompt, options, *, watch):
@@ -38,16 +27,17 @@ def cancel(runtime, prompt, options):
 def main():
     """Serve until standard input ends. Seconds are of the CPU: waiting is not our slowdown."""
     runtime = dg.load("demo")
-    for line in sys.stdin:
-        request = json.loads(line)
+
+    def reply(request):
         options = GenerationOptions(seed=request["seed"], max_denoising_steps=request["steps"])
         if request["cancel_first"]:
             cancel(runtime, "Tell me a story about a fox.", options)
         started = time.process_time()
         text = answer(runtime, request["prompt"], options, watch=request["watch"])
         seconds = time.process_time() - started
-        reply = {"seconds": seconds, "resident": resident_bytes(), "text": text}
-        print(json.dumps(reply), flush=True)
+        return {"seconds": seconds, "resident": resident_bytes(), "text": text}
+
+    serve({}, reply)
 
 
 if __name__ == "__main__":
