@@ -24,6 +24,8 @@ os.environ["HOME"] = _home.name
 os.environ["HF_HOME"] = str(Path(_home.name) / "huggingface")
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
+# What is held against float32 is computed in it; a GPU may round to TF32 otherwise.
+os.environ["MLX_ENABLE_TF32"] = "0"
 
 # A shell that starts the tests in the background has them ignore Ctrl-C, and so would the commands
 # that they start and interrupt.
@@ -63,6 +65,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             raise pytest.UsageError(no_emulator)
     if not mx.metal.is_available():
         missing["metal"] = "no Metal GPU on this machine"
+    if not mx.cuda.is_available() or not mx.device_count(mx.gpu):
+        missing["cuda"] = "no NVIDIA GPU that MLX can use; where there is one, `make test-cuda`"
     if find_spec("torch") is None:
         missing["parity"] = "torch is not installed; `make parity` runs these"
     for item in items:

@@ -42,3 +42,7 @@ HALF_PRECISION = {"float16": 0.1, "bfloat16": 0.5}
 # Logits after reading a conversation turn by turn against reading it in one go, as a share of the
 # largest logit, in float32.
 REREAD_LOGITS = 1e-5
+
+# Largest error of an operation in a dtype, on any device, against float32 on the CPU, as a share of
+# the largest number; the operations round after every step.
+ON_ANOTHER_DEVICE = {"float32": 2e-5, "float16": 4e-3, "bfloat16": 3e-2}

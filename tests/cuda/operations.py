@@ -1,0 +1,116 @@
+"""Every operation of `kernels` with arguments of the released sizes, and none that is a near tie.
+
+    CASES[name](dtype) --> calls, with arguments in dtype --> computed(calls) --> arrays
+
+Made from numpy, so that two devices get the same numbers.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import head_arguments
+import mlx.core as mx
+import numpy as np
+import residual_arguments
+
+from mlx_diffusiongemma import kernels
+
+Calls = list[tuple[Callable[..., Any], tuple[Any, ...]]]
+HIDDEN, EXPERT_WIDTH, EXPERTS, TOP_K, VOCABULARY = 2816, 704, 128, 8, 262_144
+
+
+def _normal(shape: tuple[int, ...], dtype: mx.Dtype, seed: int = 0, spread: float = 1.0) -> Any:
+    values = np.random.default_rng(seed).normal(size=shape).astype(np.float32) * spread
+    return mx.array(values).astype(dtype)
+
+
+def geglu(dtype: mx.Dtype) -> Calls:
+    gate, up = _normal((33, EXPERT_WIDTH), dtype, 0, 2.0), _normal((33, EXPERT_WIDTH), dtype, 1)
+    return [(kernels.geglu, (gate, up))]
+
+
+def geglu_halves(dtype: mx.Dtype) -> Calls:
+    return [(kernels.geglu_halves, (_normal((33, 2 * EXPERT_WIDTH), dtype, 0, 2.0),))]
+
+
+def linear(dtype: mx.Dtype) -> Calls:
+    """33 rows, and one: another product on a GPU."""
+    weight, x = _normal((300, HIDDEN), dtype, 1, HIDDEN**-0.5), _normal((33, HIDDEN), dtype)
+    return [(kernels.linear, (x, weight)), (kernels.linear, (x[:1], weight))]
+
+
+def expectation(dtype: mx.Dtype) -> Calls:
+    probs = np.random.default_rng(0).dirichlet(np.full(3000, 0.1), size=5)
+    given = mx.array(probs, mx.float32).astype(dtype)
+    return [(kernels.expectation, (given, _normal((3000, 64), dtype, 1)))]
+
+
+def prepare_heads(dtype: mx.Dtype) -> Calls:
+    """A sliding layer's heads, and a full layer's, which take their values from the keys."""
+    sliding = head_arguments.arguments(2, 33, 16, 8, 256, dtype)
+    full = head_arguments.arguments(1, 33, 16, 2, 512, dtype, shared=True)
+    return [(kernels.prepare_heads, sliding), (kernels.prepare_heads, full)]
+
+
+def add_attention(dtype: mx.Dtype) -> Calls:
+    return [(kernels.add_attention, residual_arguments.attention(33, HIDDEN, dtype))]
+
+
+def add_feed_forward(dtype: mx.Dtype) -> Calls:
+    arguments = residual_arguments.feed_forward(33, HIDDEN, dtype, TOP_K)
+    return [(kernels.add_feed_forward, arguments)]
+
+
+def route(dtype: mx.Dtype) -> Calls:
+    """A canvas, and a prompt of more tokens than one launch takes.
+
+    The scores of a token are sixteenths, which every dtype holds, all of them different.
+    """
+    rng = np.random.default_rng(0)
+    scores = rng.permuted(np.tile(np.arange(EXPERTS) / 16, (600, 1)), axis=-1)
+    scale = mx.array(rng.uniform(0.5, 2.0, EXPERTS), mx.float32).astype(dtype)
+    given = mx.array(scores, mx.float32).astype(dtype)
+    return [(kernels.route, (given[:256], scale, TOP_K)), (kernels.route, (given, scale, TOP_K))]
+
+
+def logit_statistics(dtype: mx.Dtype) -> Calls:
+    """A flat row, a sharp one, one with forbidden tokens, and one with a tie for the best."""
+    logits = np.random.default_rng(0).normal(size=(4, VOCABULARY)).astype(np.float32)
+    logits *= np.array([[0.1], [3.0], [2.0], [1.0]], np.float32)
+    logits[1, 777] = 40.0
+    logits[2, ::2] = -np.inf
+    logits[3, [5, 9]] = 20.0
+    logits[0, 4321] = logits[2, 4321] = 21.0
+    return [(kernels.logit_statistics, (mx.array(logits).astype(dtype),))]
+
+
+def accept_within_bound(dtype: mx.Dtype) -> Calls:
+    """Entropies of eighths, many of them equal: their sums are exact in any order."""
+    entropy = mx.array(np.random.default_rng(0).integers(0, 8, (3, 256)) / 8, mx.float32)
+    return [(kernels.accept_within_bound, (entropy, bound)) for bound in (3.0, 0.0)]
+
+
+CASES: dict[str, Callable[[mx.Dtype], Calls]] = {
+    case.__name__: case
+    for case in (
+        *(geglu, geglu_halves, linear, expectation, prepare_heads),
+        *(add_attention, add_feed_forward, route, logit_statistics, accept_within_bound),
+    )
+}
+
+
+def computed(calls: Calls, *, wide: bool = False) -> tuple[mx.array, ...]:
+    """All results, one after another; `wide` gives the same numbers as float32."""
+    arrays: list[mx.array] = []
+    for operation, arguments in calls:
+        result = operation(*_widened(arguments) if wide else arguments)
+        arrays += [result] if isinstance(result, mx.array) else list(result)
+    return tuple(arrays)
+
+
+def _widened(value: Any) -> Any:
+    if isinstance(value, tuple):
+        parts = [_widened(part) for part in value]
+        return type(value)(*parts) if type(value) is not tuple else tuple(parts)
+    is_float = isinstance(value, mx.array) and mx.issubdtype(value.dtype, mx.floating)
+    return value.astype(mx.float32) if is_float else value
