@@ -4,7 +4,6 @@ import threading
 
 import mlx.core as mx
 import pytest
-import tiny
 from session_talks import random_runtime
 
 import mlx_diffusiongemma as dg
@@ -13,6 +12,7 @@ from mlx_diffusiongemma.batch import BatchRequest
 from mlx_diffusiongemma.config import parse_config
 from mlx_diffusiongemma.errors import ConfigError, GenerationError, PromptError
 from mlx_diffusiongemma.options import GenerationOptions
+from mlx_diffusiongemma.released import released_values
 
 STORY = "Tell me a story about a {}."
 MIXED = [
@@ -77,7 +77,7 @@ def passes_of(result):
     return 1 + sum(result.stats.denoising_steps) + result.stats.canvases - 1
 
 
-@pytest.mark.parametrize("rows", [8, 3, 1])
+@pytest.mark.parametrize("rows", [8, 3])
 def test_mixed_prompts_give_the_texts_of_single_runs(runtime, alone, passes, rows):
     results = runtime.generate_batch(PROMPTS, OPTIONS, rows=rows)
     assert [said(result) for result in results] == [said(result) for result in alone]
@@ -91,7 +91,7 @@ def test_eight_prompts_take_a_quarter_of_the_passes(runtime, passes):
     animals = ("frog", "dog", "fox", "bear", "owl", "cat", "mouse", "bird")
     prompts = [STORY.format(animal) for animal in animals]
     options = [
-        GenerationOptions(seed=seed, max_tokens=length)
+        GenerationOptions(seed=seed, max_tokens=length, max_denoising_steps=6)
         for seed, length in enumerate((40, 64, 90, 64, 128, 100, 64, 128))
     ]
     single = [runtime.generate(*one) for one in zip(prompts, options, strict=True)]
@@ -214,7 +214,7 @@ def test_batches_in_threads_and_a_single_answer_beside_them(runtime, alone):
 def test_another_row_takes_what_the_estimate_says(tmp_path):
     """At a vocabulary of 16,384, where logits are most of it."""
     runtime = random_runtime(tmp_path, seed=3, window=16, canvas_length=32, vocab_size=16_384)
-    options = GenerationOptions(seed=1, max_tokens=32, max_denoising_steps=4)
+    options = GenerationOptions(seed=1, max_tokens=32, max_denoising_steps=2)
     peaks = []
     for rows in (2, 6):
         results = runtime.generate_batch(["a"] * rows, options, rows=rows)
@@ -226,7 +226,7 @@ def test_another_row_takes_what_the_estimate_says(tmp_path):
 
 
 def test_no_more_rows_than_fit_and_never_none():
-    config = parse_config(tiny.released_values())
+    config = parse_config(released_values())
     need = device.memory_need(config, [], mx.bfloat16, 4096)
     another = need.caches + 4 * 256 * 262_144
     fits = [
