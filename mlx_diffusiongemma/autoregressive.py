@@ -7,34 +7,35 @@ it is already queued. Nothing outlives the iterator but the cache that the calle
 """
 
 from collections.abc import Generator, Iterable, Sequence
+from dataclasses import replace
 
 import mlx.core as mx
 from mlx_lm.sample_utils import apply_min_p, apply_top_k, apply_top_p
 
+from mlx_diffusiongemma.config import ModelConfig
 from mlx_diffusiongemma.draws import Draws
 from mlx_diffusiongemma.errors import GenerationError
-from mlx_diffusiongemma.events import FinishReason, PromptProcessed, TokenWritten
-from mlx_diffusiongemma.generation import check_prompt, context_of
-from mlx_diffusiongemma.model import DiffusionGemma
+from mlx_diffusiongemma.events import FinishReason, TokenEvent, TokenWritten
+from mlx_diffusiongemma.generation import check_prompt, context_of, read_prompt
 from mlx_diffusiongemma.options import TokenSettings
-from mlx_diffusiongemma.passes import Answer
+from mlx_diffusiongemma.passes import Answer, Pass
 from mlx_diffusiongemma.prefix_cache import PrefixCache
 
 _NOT_FINITE = -1  # in place of a token
 
 
-def generate_tokens(
-    model: DiffusionGemma,
+def token_loop(
+    config: ModelConfig,
     prompt: Sequence[int],
+    cache: PrefixCache,
     *,
     draws: Draws,
     settings: TokenSettings,
     max_tokens: int,
     eos_token_ids: frozenset[int],
-    cache: PrefixCache | None = None,
     marks: Iterable[int] = (),
     max_context: int | None = None,
-) -> Generator[PromptProcessed | TokenWritten, Answer, None]:
+) -> Generator[Pass | TokenEvent, Answer, None]:
     """Yield the events of one answer; the last `TokenWritten` says why it ends.
 
     PromptError when the prompt and one token do not fit the context; an answer that reaches the end
@@ -43,18 +44,14 @@ def generate_tokens(
     `cache`, `marks` and `max_context` are those of `block_loop`. The prompt's last token is
     always read: its logits are where the answer begins.
     """
-    context = context_of(model.config, max_context)
-    check_prompt(prompt, context, 1, model.config.vocab_size)
-    cache = PrefixCache(model) if cache is None else cache
+    context = context_of(config, max_context)
+    check_prompt(prompt, context, 1, config.vocab_size)
     before, last = prompt[:-1], prompt[-1]
-    shared = cache.go_to(before, marks)
-    cached = len(cache.tokens)
-    if cached < len(before):
-        cache.read(before[cached:])
+    processed = yield from read_prompt(cache, before, marks)
     try:
         logits = cache.read_ahead(mx.array([[last]], mx.int32))
         cache.confirm(mx.array(last))
-        yield PromptProcessed(len(prompt), cached_tokens=cached, reread_tokens=shared - cached)
+        yield replace(processed, prompt_tokens=len(prompt))
         most = min(max_tokens, context - len(prompt))
         for index in range(most):
             token = choose_token(logits, draws, settings)

@@ -33,6 +33,14 @@ class PromptProcessed:
 
 
 @dataclass(frozen=True, eq=False)
+class PromptPartRead:
+    """A part of a long prompt has been read; others may have their turns before the next.
+
+    Of the token loops alone, for turns and the clock: who asks for text does not see it.
+    """
+
+
+@dataclass(frozen=True, eq=False)
 class DenoisingStep:
     """One decoder pass over the canvas. Reading the arrays costs a copy; ignoring them is free.
 
@@ -229,5 +237,7 @@ class Finished:
     result: GenerationResult
 
 
-TokenEvent = PromptProcessed | DenoisingStep | BlockCommitted | BlockEncoded | TokenWritten
+TokenEvent = (
+    PromptPartRead | PromptProcessed | DenoisingStep | BlockCommitted | BlockEncoded | TokenWritten
+)
 Event = PromptProcessed | DenoisingStep | BlockCommitted | TokenWritten | Finished

@@ -20,9 +20,11 @@ from mlx_diffusiongemma.events import (
     BlockEncoded,
     DenoisingStep,
     FinishReason,
+    PromptPartRead,
     PromptProcessed,
     TokenEvent,
 )
+from mlx_diffusiongemma.model.diffusion_gemma import PREFILL_CHUNK
 from mlx_diffusiongemma.options import SamplerSettings
 from mlx_diffusiongemma.passes import Answer, Pass, Read, carried_out
 from mlx_diffusiongemma.prefix_cache import PrefixCache
@@ -66,7 +68,7 @@ def block_loop(
     length, vocab_size = _length_of(config, canvas_length), config.vocab_size
     context = context_of(config, max_context)
     check_prompt(prompt, context, length, vocab_size)
-    yield from _read_prompt(cache, prompt, marks)
+    yield (yield from read_prompt(cache, prompt, marks))
 
     budget, index = max_tokens, 0
     while True:
@@ -93,14 +95,18 @@ def block_loop(
         budget, index = budget - len(kept), index + 1
 
 
-def _read_prompt(
+def read_prompt(
     cache: PrefixCache, prompt: Sequence[int], marks: Iterable[int]
-) -> Generator[Pass | TokenEvent, Answer, None]:
+) -> Generator[Pass | PromptPartRead, Answer, PromptProcessed]:
+    """Read what the cache does not share with the prompt, in parts with an event between them."""
     shared = cache.go_to(prompt, marks)
     cached = len(cache.tokens)
-    if cached < len(prompt):
-        yield Read(list(prompt[cached:]))
-    yield PromptProcessed(len(prompt), cached_tokens=cached, reread_tokens=shared - cached)
+    cache.expect(len(prompt))
+    for start in range(cached, len(prompt), PREFILL_CHUNK):
+        if start > cached:
+            yield PromptPartRead()
+        yield Read(list(prompt[start : start + PREFILL_CHUNK]))
+    return PromptProcessed(len(prompt), cached_tokens=cached, reread_tokens=shared - cached)
 
 
 def _write_canvas(

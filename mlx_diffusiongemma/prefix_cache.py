@@ -58,6 +58,10 @@ class PrefixCache:
             self.kv.mark(mark)
         return shared
 
+    def expect(self, tokens: int) -> None:
+        """Announce how many tokens it will hold before the next canvas."""
+        self.kv.expect(tokens + self._model.config.canvas_length)
+
     def read(self, tokens: Sequence[int]) -> None:
         """Read more tokens; if that is interrupted, those that were read in full stay."""
         try:

@@ -12,7 +12,7 @@ from functools import cached_property, partial
 import mlx.core as mx
 
 from mlx_diffusiongemma.answer import AnswerStream
-from mlx_diffusiongemma.autoregressive import generate_tokens
+from mlx_diffusiongemma.autoregressive import token_loop
 from mlx_diffusiongemma.config import GenerationConfig
 from mlx_diffusiongemma.draws import Draws, SeededDraws
 from mlx_diffusiongemma.errors import ConfigError
@@ -147,14 +147,14 @@ class Responder:
         """Passes and events of one answer in token ids."""
         ends = self.generation_config.eos_token_ids | self.tokenizer.eos_token_ids
         if plan.mode == "ar":
-            return generate_tokens(
-                self.model,
+            return token_loop(
+                self.model.config,
                 prompt_ids,
+                cache,
                 draws=draws,
                 settings=TokenSettings.from_options(options),
                 max_tokens=options.max_tokens,
                 eos_token_ids=ends,
-                cache=cache,
                 marks=marks,
                 max_context=max_context,
             )

@@ -18,6 +18,7 @@ from mlx_diffusiongemma.events import (
     GenerationResult,
     GenerationStats,
     Limit,
+    PromptPartRead,
     PromptProcessed,
     TokenEvent,
     TokenWritten,
@@ -83,6 +84,9 @@ class Writing:
 
     def take(self, event: TokenEvent, seconds: float) -> Event | None:
         """Note what took `seconds`; the event as it is shown, or None when it is not."""
+        if isinstance(event, PromptPartRead):
+            self._prefill_seconds += seconds
+            return None
         if isinstance(event, PromptProcessed):
             self._prompt = event
             self._prefill_seconds += seconds

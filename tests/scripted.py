@@ -65,6 +65,9 @@ class _Offset:
     def mark(self, position):
         pass
 
+    def expect(self, tokens):
+        pass
+
 
 class CountingDraws(SeededDraws):
     """Seeded draws that count how often each kind is asked."""

@@ -10,9 +10,10 @@ from scripted import CountingDraws, ScriptedModel, certain_of
 from tolerances import REREAD_LOGITS
 
 from mlx_diffusiongemma import PromptProcessed, TokenWritten
-from mlx_diffusiongemma.autoregressive import choose_token, generate_tokens
+from mlx_diffusiongemma.autoregressive import choose_token, token_loop
 from mlx_diffusiongemma.draws import SeededDraws
 from mlx_diffusiongemma.errors import GenerationError, PromptError
+from mlx_diffusiongemma.generation import alone
 from mlx_diffusiongemma.options import TokenSettings
 from mlx_diffusiongemma.prefix_cache import PrefixCache
 
@@ -43,16 +44,16 @@ class Writer(ScriptedModel):
 def run(tokens, *, max_tokens=1000, prompt=(5, 6, 7), context=1000, settings=GREEDY):
     model = Writer(tokens, context)
     model.cache = PrefixCache(model)
-    events = generate_tokens(
-        model,
+    loop = token_loop(
+        model.config,
         list(prompt),
+        model.cache,
         draws=SeededDraws(0),
         settings=settings,
         max_tokens=max_tokens,
         eos_token_ids=EOS,
-        cache=model.cache,
     )
-    return model, events
+    return model, alone(loop, model.cache)
 
 
 def answer(events):
@@ -147,23 +148,24 @@ def test_a_cancelled_answer_leaves_the_cache_in_step(tiny_model, stop_after):
     prompt = list(range(10, 30))
     cache = PrefixCache(tiny_model, rewind_tokens=8)
 
-    def write(max_tokens, cache=None):
-        return generate_tokens(
-            tiny_model,
+    def write(max_tokens, cache):
+        loop = token_loop(
+            tiny_model.config,
             prompt,
+            cache,
             draws=SeededDraws(1),
             settings=WARM,
             max_tokens=max_tokens,
             eos_token_ids=frozenset(),
-            cache=cache,
         )
+        return alone(loop, cache)
 
     events = write(30, cache)
     for _, _ in zip(range(stop_after), events, strict=False):
         pass
     events.close()
     assert cache.kv.offset == len(cache.tokens) == len(prompt) + stop_after - 1
-    assert answer(write(9, cache))[0] == answer(write(9))[0]
+    assert answer(write(9, cache))[0] == answer(write(9, PrefixCache(tiny_model)))[0]
 
 
 def test_an_interrupt_between_reading_and_knowing_leaves_the_cache_in_step(tiny_model, monkeypatch):
@@ -176,17 +178,17 @@ def test_an_interrupt_between_reading_and_knowing_leaves_the_cache_in_step(tiny_
 
     confirm = PrefixCache.confirm
     monkeypatch.setattr(PrefixCache, "confirm", interrupted)
-    events = generate_tokens(
-        tiny_model,
+    loop = token_loop(
+        tiny_model.config,
         list(range(10, 30)),
+        cache,
         draws=SeededDraws(1),
         settings=GREEDY,
         max_tokens=9,
         eos_token_ids=frozenset(),
-        cache=cache,
     )
     with pytest.raises(KeyboardInterrupt):
-        list(events)
+        list(alone(loop, cache))
     assert cache.kv.offset == len(cache.tokens) == 22
 
 

@@ -1,14 +1,22 @@
 """The loop over canvases: exact lengths, end tokens, what is encoded when, and cancelling."""
 
+import itertools
 from types import SimpleNamespace
 
 import mlx.core as mx
 import pytest
 from scripted import CountingDraws, ScriptedModel, certain_of, generate_blocks
 
+from mlx_diffusiongemma import generation
 from mlx_diffusiongemma.draws import SeededDraws
 from mlx_diffusiongemma.errors import GenerationError, PromptError
-from mlx_diffusiongemma.events import BlockCommitted, BlockEncoded, DenoisingStep, PromptProcessed
+from mlx_diffusiongemma.events import (
+    BlockCommitted,
+    BlockEncoded,
+    DenoisingStep,
+    PromptPartRead,
+    PromptProcessed,
+)
 from mlx_diffusiongemma.generation import cut_block
 from mlx_diffusiongemma.options import SamplerSettings
 
@@ -61,6 +69,18 @@ def test_events_come_in_order():
         DenoisingStep,
         BlockCommitted,
     ]
+
+
+@pytest.mark.parametrize("length", [1, 4, 5, 13])
+def test_a_long_prompt_is_read_in_parts_with_events_between_them(monkeypatch, length):
+    """So that another request may have its turn between them."""
+    monkeypatch.setattr(generation, "PREFILL_CHUNK", 4)
+    prompt = [5 + n % 6 for n in range(length)]
+    model, events = run([[1] * L], prompt=prompt)
+    parts = -(-length // 4)
+    before = list(itertools.takewhile(lambda event: isinstance(event, PromptPartRead), events))
+    assert len(before) == parts - 1
+    assert model.prefilled == [prompt[start : start + 4] for start in range(0, length, 4)]
 
 
 @pytest.mark.parametrize("max_tokens", [1, 15, 16, 17, 33, 48])

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 import mlx_diffusiongemma as dg
+from mlx_diffusiongemma import generation
 from mlx_diffusiongemma.events import DenoisingStep, Finished
 from mlx_diffusiongemma.options import GenerationOptions
+from mlx_diffusiongemma.prefix_cache import PrefixCache
 from mlx_diffusiongemma.turns import FairLock
 
 STORY = "Tell me a story about a fox."
@@ -98,6 +100,41 @@ def test_what_fails_in_its_turn_gives_it_back():
 
 
 # Threads ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["diffusion", "ar"])
+def test_a_long_prompt_does_not_keep_a_short_one_waiting(runtime, monkeypatch, mode):
+    monkeypatch.setattr(generation, "PREFILL_CHUNK", 4)
+    order, short_is_there = [], threading.Event()
+    read = PrefixCache.read
+
+    def slow_read(self, tokens):
+        order.append(threading.current_thread().name)
+        if len(order) == 1:
+            assert short_is_there.wait(10)
+        read(self, tokens)
+
+    def ask(prompt):
+        options = GenerationOptions(max_tokens=1, mode=mode)
+        runtime.generate(prompt, options)
+        order.append(f"{threading.current_thread().name} is done")
+
+    def short():
+        short_is_there.set()
+        ask("Hi")
+
+    monkeypatch.setattr(PrefixCache, "read", slow_read)
+    threads = [
+        threading.Thread(name="long", target=ask, args=["word " * 100]),
+        threading.Thread(name="short", target=short),
+    ]
+    threads[0].start()
+    wait_until(lambda: order)
+    threads[1].start()
+    for thread in threads:
+        thread.join(60)
+    assert order.index("short is done") < len(order) - 10
+    assert order[-1] == "long is done"
 
 
 def test_threads_at_the_same_time_get_what_they_get_alone(runtime, alone):
