@@ -1,6 +1,6 @@
 // Accepts the most certain positions of a canvas while their joint entropy stays within a bound.
 //
-// Twin: kernels/reference.py, accept_within_bound.
+// Twin: kernels/reference_sampler.py, accept_within_bound.
 //
 //   in   entropy   float [B, L]   nats; L at most 1024
 //        bound     float

@@ -1,15 +1,17 @@
 // Entropy, normaliser and best token of every row of logits, in one reading.
 //
-// Twin: kernels/reference.py, logit_statistics.
+// Twin: kernels/reference_sampler.py, logit_statistics.
 //
-//   in   logits      float, half or bfloat [R, V]   temperature applied
-//   out  entropy     float [R]   nats, of softmax(logits)
-//        normaliser  float [R]   log of the sum of exp(logits)
-//        best        int [R]     index of the largest logit
+//   in   logits       float, half or bfloat [R, V]   as the head wrote them
+//        cap          float   softcap, 0 for none
+//        temperature  float
+//   out  entropy      float [R]   nats, of softmax of the softcapped logits over the temperature
+//        normaliser   float [R]   log of the sum of their exp
+//        best         int [R]     index of the largest
 //   template  THREADS
 //   grid      a threadgroup of THREADS, a multiple of 32, for each row
 //   memory    512 bytes of threadgroup memory
-//   ties      of equal logits the lower index is best
+//   ties      of equal logits the lower index is best; rounding after the softcap can make ties
 //   NaN       a row with NaN or +inf, or of -inf only, has entropy NaN; -inf else adds nothing; best is
 //             the largest of what is above -inf, 0 if nothing is
 //   rounding  all in float; sums over threads, so in another order than the twin
@@ -73,7 +75,8 @@ part.sum = 0.0f;
 part.moment = 0.0f;
 part.at = vocabulary;
 for (int i = int(thread_index_in_threadgroup); i < vocabulary; i += THREADS) {
-  float x = static_cast<float>(logits[size_t(row) * vocabulary + i]);
+  float raw = static_cast<float>(logits[size_t(row) * vocabulary + i]);
+  float x = logit_of(raw, cap, temperature);
   if (x > part.largest) {
     part = moved(part, x);
     part.largest = x;

@@ -14,18 +14,18 @@ import mlx.core as mx
 
 from mlx_diffusiongemma import sampling
 from mlx_diffusiongemma.draws import Draws
-from mlx_diffusiongemma.kernels import LogitStatistics
+from mlx_diffusiongemma.kernels import Logits, LogitStatistics
 from mlx_diffusiongemma.options import SamplerName, SamplerSettings
 from mlx_diffusiongemma.stopping import Shown
 
 Accepted = tuple[mx.array, mx.array]
 Sampler = Callable[
-    [mx.array, LogitStatistics, mx.array, Shown | None, Draws, SamplerSettings], Accepted
+    [Logits, LogitStatistics, mx.array, Shown | None, Draws, SamplerSettings], Accepted
 ]
 
 
 def entropy_bound(
-    logits: mx.array,
+    logits: Logits,
     statistics: LogitStatistics,
     canvas: mx.array,
     before: Shown | None,
@@ -35,11 +35,11 @@ def entropy_bound(
     """Accepted bool [B, L] and tokens int32 [B, L]. Source: arXiv 2505.24857."""
     return sampling.accept_within_bound(
         statistics.entropy, settings.entropy_bound
-    ), draws.candidates(logits)
+    ), draws.candidates(logits, statistics)
 
 
 def argmax(
-    logits: mx.array,
+    logits: Logits,
     statistics: LogitStatistics,
     canvas: mx.array,
     before: Shown | None,
@@ -51,7 +51,7 @@ def argmax(
 
 
 def confidence(
-    logits: mx.array,
+    logits: Logits,
     statistics: LogitStatistics,
     canvas: mx.array,
     before: Shown | None,
@@ -64,13 +64,13 @@ def confidence(
     `keep_probability`; another token replaces it as soon as that reaches `accept_probability`.
     """
     total, best = statistics.normaliser, statistics.best
-    best_probability = mx.exp(mx.max(logits, axis=-1) - total)
+    best_probability = mx.exp(logits.of(best) - total)
     sure = best_probability >= settings.accept_probability
     sure = sure | (mx.arange(best.shape[1]) == mx.argmax(best_probability, axis=-1, keepdims=True))
     if before is None:
         return sure, best
-    held = mx.take_along_axis(logits, canvas[..., None], axis=-1)[..., 0]
-    kept = before.accepted & (mx.exp(held - total) >= settings.keep_probability)
+    held = mx.exp(logits.of(canvas) - total)
+    kept = before.accepted & (held >= settings.keep_probability)
     return sure | kept, mx.where(sure, best, canvas)
 
 

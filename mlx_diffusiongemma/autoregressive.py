@@ -12,11 +12,13 @@ from dataclasses import replace
 import mlx.core as mx
 from mlx_lm.sample_utils import apply_min_p, apply_top_k, apply_top_p
 
+from mlx_diffusiongemma import sampling
 from mlx_diffusiongemma.config import ModelConfig
 from mlx_diffusiongemma.draws import Draws
 from mlx_diffusiongemma.errors import GenerationError
 from mlx_diffusiongemma.events import FinishReason, TokenEvent, TokenWritten
 from mlx_diffusiongemma.generation import check_prompt, context_of, read_prompt
+from mlx_diffusiongemma.kernels import Logits
 from mlx_diffusiongemma.options import TokenSettings
 from mlx_diffusiongemma.passes import Answer, Pass
 from mlx_diffusiongemma.prefix_cache import PrefixCache
@@ -92,5 +94,6 @@ def choose_token(logits: mx.array, draws: Draws, settings: TokenSettings) -> mx.
             log_probs = apply_min_p(log_probs, settings.min_p)
         if 0 < settings.top_k < logits.shape[-1]:
             log_probs = apply_top_k(log_probs, settings.top_k)
-        token = draws.candidates(log_probs / settings.temperature)
+        scaled = Logits(log_probs, temperature=settings.temperature)
+        token = draws.candidates(scaled, sampling.logit_statistics(scaled))
     return mx.where(mx.all(mx.isfinite(logits), axis=-1), token, _NOT_FINITE)

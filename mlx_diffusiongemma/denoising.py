@@ -13,14 +13,15 @@ from collections.abc import Callable, Generator, Sequence
 
 import mlx.core as mx
 
-from mlx_diffusiongemma import sampling
+from mlx_diffusiongemma import kernels, sampling
 from mlx_diffusiongemma.acceptance import SAMPLERS
 from mlx_diffusiongemma.draws import Draws
 from mlx_diffusiongemma.errors import GenerationError
 from mlx_diffusiongemma.events import DenoisingStep
+from mlx_diffusiongemma.kernels import Logits
 from mlx_diffusiongemma.options import SMALLEST_CANVAS, SamplerSettings
 from mlx_diffusiongemma.passes import Answer, Evaluate, Pass, Predict, carried_out
-from mlx_diffusiongemma.stopping import STOP_RULES, Shown
+from mlx_diffusiongemma.stopping import BEGINNING, STOP_RULES, Shown, standing_of
 
 _SHRINK_STEP = 8  # positions; a canvas is cut to a multiple of this
 
@@ -66,20 +67,22 @@ def denoising_loop(
     """
     shape = (1, canvas_length)
     canvas = draws.initial_canvas(shape, vocab_size)
-    logits: mx.array | None = None
+    previous: mx.array | None = None
     history: list[Shown] = []
+    standing = BEGINNING
     for step in range(settings.max_denoising_steps):
-        logits = _scaled((yield Predict(canvas, logits)), step, settings)
-        canvas, now, flags = advance(logits, canvas, history, draws, settings, vocab_size)
-        history = [*history, now][-max(settings.stability_threshold, 2) :]
-        yield Evaluate((flags, now.argmax_canvas, now.accepted, now.entropy))
-        converged, finite = flags.tolist()  # type: ignore[misc]
-        if not finite:
+        logits = _scaled((yield Predict(canvas, previous)), step, settings)
+        previous = None  # one of the two is enough: they are large
+        before = history[-1] if history else None
+        canvas, now, summary = advance(logits, canvas, before, draws, settings, vocab_size)
+        yield Evaluate((canvas, summary, now.argmax_canvas, now.accepted, now.entropy))
+        numbers: list[float] = summary[0].tolist()  # type: ignore[assignment]
+        mean_entropy, best_changed, accepted_changed, not_finite = numbers
+        if not_finite:
             raise _not_finite(canvas_index, step)
-        converged = bool(converged) and step + 1 >= settings.min_denoising_steps
-        is_last = converged or step + 1 == settings.max_denoising_steps
-        if not is_last:
-            mx.async_eval(canvas)  # the next step may be asked for in another thread, too
+        standing = standing.after(mean_entropy, best_changed > 0, accepted_changed > 0)
+        converged = STOP_RULES[settings.stop_rule](standing, settings)
+        converged = converged and step + 1 >= settings.min_denoising_steps
         reported = DenoisingStep(
             canvas_index=canvas_index,
             step=step,
@@ -90,19 +93,23 @@ def denoising_loop(
             converged=converged,
         )
         yield reported
-        if is_last:
+        if converged or step + 1 == settings.max_denoising_steps:
             break
+        previous = logits.values()
+        del logits
+        history = [*history, now][-max(settings.stability_threshold, 2) :]
         if shrink_at and (keep := _shrunk_length(history, shrink_at)) < shape[1]:
             shape = (1, keep)
-            canvas, logits = canvas[:, :keep], logits[:, :keep]
+            canvas, previous = canvas[:, :keep], previous[:, :keep]
             history = [shown.first(keep) for shown in history]
+            standing = standing_of(history)
     return reported
 
 
 def advance(
-    logits: mx.array,
+    logits: Logits,
     canvas: mx.array,
-    history: Sequence[Shown],
+    before: Shown | None,
     draws: Draws,
     settings: SamplerSettings,
     vocab_size: int,
@@ -110,37 +117,37 @@ def advance(
     """Everything of a step that follows the network; all of it is left lazy.
 
     Args:
-        logits: float32 [1, L, V], temperature-scaled.
+        logits: [1, L, V], at the temperature of the step.
         canvas: int32 [1, L], what they were predicted from.
-        history: what the steps before have shown, the latest last.
+        before: what the step before has shown; None at the first.
         draws, settings, vocab_size: as in `denoising_loop`.
 
     Returns:
-        the next canvas int32 [1, L]; what this step shows; flags bool [2]: the stop rule says that
-        the canvas is done, and every entropy is a number.
+        the next canvas int32 [1, L]; what this step shows; its summary, see `kernels.renew`. At the
+        first step the summary says that nothing has changed.
     """
     statistics = sampling.logit_statistics(logits)
-    before = history[-1] if history else None
     accepted, tokens = SAMPLERS[settings.sampler](
         logits, statistics, canvas, before, draws, settings
     )
-    canvas = mx.where(accepted, tokens, draws.renoise((1, canvas.shape[1]), vocab_size))
     now = Shown(statistics.best, accepted, statistics.entropy)
-    done = mx.all(STOP_RULES[settings.stop_rule](now, history, settings))
-    return canvas, now, mx.stack([done, mx.all(mx.isfinite(now.entropy))])
+    since = now if before is None else before
+    noise = draws.renoise((1, canvas.shape[1]), vocab_size)
+    canvas, summary = kernels.renew(
+        accepted, tokens, noise, statistics, since.accepted, since.argmax_canvas
+    )
+    return canvas, now, summary
 
 
 def _nothing_to_read(tokens: list[int]) -> None:
     raise AssertionError("one canvas reads nothing")
 
 
-def _scaled(logits: Answer, step: int, settings: SamplerSettings) -> mx.array:
-    """The logits by the temperature of the step. Nobody keeps the others: they are large."""
+def _scaled(logits: Answer, step: int, settings: SamplerSettings) -> Logits:
     assert logits is not None
     most = settings.max_denoising_steps
-    return logits / sampling.temperature(
-        most - step, most, t_min=settings.t_min, t_max=settings.t_max
-    )
+    heat = sampling.temperature(most - step, most, t_min=settings.t_min, t_max=settings.t_max)
+    return Logits(logits, temperature=heat)
 
 
 def _not_finite(canvas_index: int, step: int) -> GenerationError:

@@ -11,9 +11,12 @@ from typing import Literal
 
 import mlx.core as mx
 
-from mlx_diffusiongemma import device, hub, kernels
+from mlx_diffusiongemma import device, hub
 from mlx_diffusiongemma.backend import back_ends
+from mlx_diffusiongemma.denoising import denoise
+from mlx_diffusiongemma.draws import SeededDraws
 from mlx_diffusiongemma.kernels import dispatch
+from mlx_diffusiongemma.options import SamplerSettings
 from mlx_diffusiongemma.runtime import load_model
 from mlx_diffusiongemma.version import __version__
 
@@ -117,10 +120,16 @@ def _kernels() -> KernelReport:
 
 
 def _run_demo() -> None:
-    """One step after a long prompt: every operation that has kernels runs."""
+    """Two steps after a long prompt: every operation that has kernels runs."""
     model = load_model(hub.DEMO)
     cache = model.make_cache()
     model.prefill(mx.full((1, _LONG_PROMPT), 3, mx.int32), cache)
-    logits = model.denoise(mx.full((1, model.config.canvas_length), 3, mx.int32), cache, None)
-    entropy = kernels.logit_statistics(logits).entropy
-    mx.eval(kernels.accept_within_bound(entropy, 1.0))
+    steps = denoise(
+        lambda canvas, previous: model.denoise(canvas, cache, previous),
+        SeededDraws(0),
+        SamplerSettings(max_denoising_steps=2),
+        canvas_length=model.config.canvas_length,
+        vocab_size=model.config.vocab_size,
+    )
+    for _ in steps:
+        pass

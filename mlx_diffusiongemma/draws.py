@@ -4,13 +4,16 @@ Drawing in a fixed order from explicit keys is what makes a seed repeat a text: 
 times or logs cannot reach the draws. Shapes: B batch, L canvas, V vocabulary.
 """
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import mlx.core as mx
 
+from mlx_diffusiongemma import kernels
 from mlx_diffusiongemma.errors import GenerationError
+from mlx_diffusiongemma.kernels import Logits, LogitStatistics
 
 
 class Draws(Protocol):
@@ -20,8 +23,8 @@ class Draws(Protocol):
         """int32 [B, L], uniform over the vocabulary: a new canvas."""
         ...
 
-    def candidates(self, logits: mx.array) -> mx.array:
-        """int32 [B, L], one token per position from softmax of float32 [B, L, V]."""
+    def candidates(self, logits: Logits, statistics: LogitStatistics) -> mx.array:
+        """int32 [B, L], one token per position from the distribution of logits [B, L, V]."""
         ...
 
     def renoise(self, shape: tuple[int, int], vocab_size: int) -> mx.array:
@@ -30,30 +33,29 @@ class Draws(Protocol):
 
 
 class SeededDraws:
-    """Draws from a seed; one key split per draw."""
+    """Draws from a seed: the key of each is a hash of the seed and its number."""
 
     def __init__(self, seed: int):
-        self._key = mx.random.key(seed)
+        self._seed = seed
+        self._drawn = 0
 
     def initial_canvas(self, shape: tuple[int, int], vocab_size: int) -> mx.array:
         """See `Draws`."""
-        return self._uniform(shape, vocab_size)
+        return kernels.noise_tokens(shape, vocab_size, self._next_key())
 
-    def candidates(self, logits: mx.array) -> mx.array:
+    def candidates(self, logits: Logits, statistics: LogitStatistics) -> mx.array:
         """See `Draws`."""
-        return mx.random.categorical(logits, key=self._next_key()).astype(mx.int32)
+        return kernels.draw_tokens(logits, statistics, self._next_key())
 
     def renoise(self, shape: tuple[int, int], vocab_size: int) -> mx.array:
         """See `Draws`."""
-        return self._uniform(shape, vocab_size)
-
-    def _uniform(self, shape: tuple[int, int], vocab_size: int) -> mx.array:
-        return mx.random.randint(0, vocab_size, shape, dtype=mx.int32, key=self._next_key())
+        return kernels.noise_tokens(shape, vocab_size, self._next_key())
 
     def _next_key(self) -> mx.array:
-        self._key, key = mx.random.split(self._key)
-        mx.async_eval(self._key, key)  # lazy keys would tie the next draw to this thread
-        return key
+        """A key that costs the device nothing: it is made of numbers of the host's."""
+        self._drawn += 1
+        digest = hashlib.blake2b(f"{self._seed} {self._drawn}".encode(), digest_size=8).digest()
+        return mx.random.key(int.from_bytes(digest))
 
 
 @dataclass
@@ -76,9 +78,9 @@ class RecordingDraws:
         """See `Draws`."""
         return _kept(self.trace.initial_canvases, self._source.initial_canvas(shape, vocab_size))
 
-    def candidates(self, logits: mx.array) -> mx.array:
+    def candidates(self, logits: Logits, statistics: LogitStatistics) -> mx.array:
         """See `Draws`."""
-        return _kept(self.trace.candidates, self._source.candidates(logits))
+        return _kept(self.trace.candidates, self._source.candidates(logits, statistics))
 
     def renoise(self, shape: tuple[int, int], vocab_size: int) -> mx.array:
         """See `Draws`."""
@@ -97,9 +99,9 @@ class ReplayedDraws:
         """See `Draws`."""
         return _next("initial canvas", self._initial_canvases, shape)
 
-    def candidates(self, logits: mx.array) -> mx.array:
+    def candidates(self, logits: Logits, statistics: LogitStatistics) -> mx.array:
         """See `Draws`."""
-        return _next("candidates", self._candidates, logits.shape[:2])
+        return _next("candidates", self._candidates, statistics.best.shape)
 
     def renoise(self, shape: tuple[int, int], vocab_size: int) -> mx.array:
         """See `Draws`."""

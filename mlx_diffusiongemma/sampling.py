@@ -4,18 +4,16 @@ No model, no tokenizer, no random state. Source: transformers `generation_diffus
 entropy bound is from arXiv 2505.24857.
 
 Shapes: B batch, L canvas, V vocabulary.
-    logits  float32 [B, L, V]   temperature already applied
+    logits  Logits [B, L, V]    as the head wrote them, with softcap and temperature
     entropy float32 [B, L]      nats
     canvas  int32   [B, L]      token ids
     mask    bool    [B, L]      True where a position is accepted
 """
 
-from collections.abc import Sequence
-
 import mlx.core as mx
 
 from mlx_diffusiongemma import kernels
-from mlx_diffusiongemma.kernels import LogitStatistics
+from mlx_diffusiongemma.kernels import Logits, LogitStatistics
 
 
 def temperature(steps_left: int, max_denoising_steps: int, *, t_min: float, t_max: float) -> float:
@@ -23,7 +21,7 @@ def temperature(steps_left: int, max_denoising_steps: int, *, t_min: float, t_ma
     return t_min + (t_max - t_min) * (steps_left / max_denoising_steps)
 
 
-def logit_statistics(logits: mx.array) -> LogitStatistics:
+def logit_statistics(logits: Logits) -> LogitStatistics:
     """Entropy in nats, logsumexp and best token of each position, from one reading of the logits.
 
     A forbidden token (logit -inf) adds no entropy; it is NaN where the logits hold NaN or +inf,
@@ -39,23 +37,3 @@ def accept_within_bound(entropy: mx.array, entropy_bound: float) -> mx.array:
     it sum to at most `entropy_bound` nats. So at least one position is always accepted.
     """
     return kernels.accept_within_bound(entropy, entropy_bound)
-
-
-def is_stable(argmax_canvas: mx.array, history: Sequence[mx.array], threshold: int) -> mx.array:
-    """bool [B]: the argmax canvas equals each of the `threshold` ones before it.
-
-    `history` holds the earlier argmax canvases of this block, the latest last; with fewer than
-    `threshold` of them a canvas is not stable.
-    """
-    batch = argmax_canvas.shape[0]
-    if len(history) < threshold:
-        return mx.zeros((batch,), mx.bool_)
-    stable = mx.ones((batch,), mx.bool_)
-    for earlier in history[len(history) - threshold :]:
-        stable = stable & mx.all(earlier == argmax_canvas, axis=-1)
-    return stable
-
-
-def is_confident(entropy: mx.array, threshold: float) -> mx.array:
-    """bool [B]: the mean entropy of the canvas is below `threshold` nats."""
-    return mx.mean(entropy, axis=-1) < threshold

@@ -5,7 +5,8 @@
     plateau                the accepted positions stand still and the model is sure
 
 "Stands still" counts the `stability_threshold` steps before; "sure" is a mean entropy below
-`confidence_threshold`. Shapes: B batch, L canvas.
+`confidence_threshold`. The rules see a few numbers of each step, which are read from the device
+together. Shapes: B batch, L canvas.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +14,6 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
-from mlx_diffusiongemma import sampling
 from mlx_diffusiongemma.options import SamplerSettings, StopRule
 
 
@@ -33,28 +33,63 @@ class Shown:
         return Shown(*cut)
 
 
-def stable_and_confident(
-    now: Shown, before: Sequence[Shown], settings: SamplerSettings
-) -> mx.array:
-    """bool [B]. Source: transformers `StableAndConfidentStoppingCriteria`."""
-    canvases = [step.argmax_canvas for step in before]
-    stable = sampling.is_stable(now.argmax_canvas, canvases, settings.stability_threshold)
-    return stable & sampling.is_confident(now.entropy, settings.confidence_threshold)
+@dataclass(frozen=True)
+class Standing:
+    """Where a canvas stands after a step.
+
+    Attributes:
+        mean_entropy: of the step, in nats.
+        best_kept: how many steps before have the same best token everywhere, without a gap.
+        accepted_kept: the same of the accepted positions.
+    """
+
+    mean_entropy: float
+    best_kept: int
+    accepted_kept: int
+
+    def after(self, mean_entropy: float, best_changed: bool, accepted_changed: bool) -> "Standing":
+        """The standing after one more step."""
+        return Standing(
+            mean_entropy,
+            0 if best_changed else self.best_kept + 1,
+            0 if accepted_changed else self.accepted_kept + 1,
+        )
 
 
-def entropy_only(now: Shown, before: Sequence[Shown], settings: SamplerSettings) -> mx.array:
-    """bool [B]; a token may still be changing at the step that stops."""
-    return sampling.is_confident(now.entropy, settings.confidence_threshold)
+BEGINNING = Standing(0.0, -1, -1)  # before any step
 
 
-def plateau(now: Shown, before: Sequence[Shown], settings: SamplerSettings) -> mx.array:
-    """bool [B]; accepted positions keep being drawn anew, so their tokens may still change."""
-    masks = [step.accepted for step in before]
-    still = sampling.is_stable(now.accepted, masks, settings.stability_threshold)
-    return still & sampling.is_confident(now.entropy, settings.confidence_threshold)
+def standing_of(history: Sequence[Shown]) -> Standing:
+    """The standing after the last of some steps, as far back as they go; at least one."""
+    *before, now = history
+
+    def kept(arrays: Sequence[mx.array], last: mx.array) -> int:
+        changed = (i for i, one in enumerate(reversed(arrays)) if not mx.array_equal(one, last))
+        return next(changed, len(arrays))
+
+    return Standing(
+        mx.mean(now.entropy).item(),  # type: ignore[arg-type]
+        kept([step.argmax_canvas for step in before], now.argmax_canvas),
+        kept([step.accepted for step in before], now.accepted),
+    )
 
 
-STOP_RULES: Mapping[StopRule, Callable[[Shown, Sequence[Shown], SamplerSettings], mx.array]] = {
+def stable_and_confident(now: Standing, settings: SamplerSettings) -> bool:
+    """Source: transformers `StableAndConfidentStoppingCriteria`."""
+    return now.best_kept >= settings.stability_threshold and entropy_only(now, settings)
+
+
+def entropy_only(now: Standing, settings: SamplerSettings) -> bool:
+    """A token may still be changing at the step that stops."""
+    return now.mean_entropy < settings.confidence_threshold
+
+
+def plateau(now: Standing, settings: SamplerSettings) -> bool:
+    """Accepted positions keep being drawn anew, so their tokens may still change."""
+    return now.accepted_kept >= settings.stability_threshold and entropy_only(now, settings)
+
+
+STOP_RULES: Mapping[StopRule, Callable[[Standing, SamplerSettings], bool]] = {
     "stable-and-confident": stable_and_confident,
     "entropy": entropy_only,
     "plateau": plateau,

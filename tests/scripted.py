@@ -80,9 +80,9 @@ class CountingDraws(SeededDraws):
         self.counts["initial_canvas"] += 1
         return super().initial_canvas(shape, vocab_size)
 
-    def candidates(self, logits):
+    def candidates(self, logits, statistics):
         self.counts["candidates"] += 1
-        return super().candidates(logits)
+        return super().candidates(logits, statistics)
 
     def renoise(self, shape, vocab_size):
         self.counts["renoise"] += 1

@@ -8,6 +8,7 @@ from scripted import CountingDraws
 from mlx_diffusiongemma import sampling
 from mlx_diffusiongemma.acceptance import SAMPLERS
 from mlx_diffusiongemma.denoising import denoise
+from mlx_diffusiongemma.kernels import Logits
 from mlx_diffusiongemma.options import SamplerSettings
 from mlx_diffusiongemma.stopping import Shown
 
@@ -16,7 +17,7 @@ V, L = 11, 6
 
 def accept(name, probabilities, *, canvas=None, before=None, draws=None, **settings):
     """Accepted positions and their tokens, for rows of probabilities."""
-    logits = mx.array([[[math.log(p) for p in row] for row in probabilities]])
+    logits = Logits(mx.array([[[math.log(p) for p in row] for row in probabilities]]))
     held = None
     if before is not None:
         mask = mx.array([before]).astype(mx.bool_)

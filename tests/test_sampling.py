@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from mlx_diffusiongemma import sampling
+from mlx_diffusiongemma.kernels import Logits
 
 
 def accept_by_loop(entropy, bound):
@@ -51,33 +52,32 @@ def test_entropy_is_in_nats():
         [[[0.0, 0.0, 0.0, 0.0], [100.0, 0.0, 0.0, 0.0], [math.log(3), 0.0, -99, -99]]]
     )
     want = [math.log(4), 0.0, -(0.75 * math.log(0.75) + 0.25 * math.log(0.25))]
-    assert sampling.logit_statistics(logits).entropy[0].tolist() == pytest.approx(want, abs=1e-6)
+    entropy = sampling.logit_statistics(Logits(logits)).entropy
+    assert entropy[0].tolist() == pytest.approx(want, abs=1e-6)
 
 
 def test_a_forbidden_token_adds_nothing_to_the_entropy():
-    logits = mx.array([[[0.0, 0.0, -mx.inf]]])
+    logits = Logits(mx.array([[[0.0, 0.0, -mx.inf]]]))
     assert sampling.logit_statistics(logits).entropy.item() == pytest.approx(math.log(2))
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_a_logit_that_is_no_number_makes_the_entropy_nan(bad):
-    assert math.isnan(sampling.logit_statistics(mx.array([[[0.0, bad, 1.0]]])).entropy.item())
+    logits = Logits(mx.array([[[0.0, bad, 1.0]]]))
+    assert math.isnan(sampling.logit_statistics(logits).entropy.item())
+
+
+def test_softcap_and_temperature_are_part_of_the_logits():
+    raw = mx.array([[[8.0, -2.0, 0.5]]])
+    want = [5 * math.tanh(x / 5) / 0.7 for x in (8.0, -2.0, 0.5)]
+    logits = Logits(raw, cap=5.0, temperature=0.7)
+    assert logits.values()[0, 0].tolist() == pytest.approx(want, rel=1e-6)
+    assert logits.of(mx.array([[2]])).item() == pytest.approx(want[2], rel=1e-6)
+    plain = sampling.logit_statistics(Logits(mx.array([[want]])))
+    for one, other in zip(sampling.logit_statistics(logits), plain, strict=True):
+        assert one.item() == pytest.approx(other.item(), rel=1e-5)
 
 
 def test_temperature_runs_from_t_max_and_never_reaches_t_min():
     heats = [sampling.temperature(left, 4, t_min=0.4, t_max=0.8) for left in (4, 3, 2, 1)]
     assert heats == pytest.approx([0.8, 0.7, 0.6, 0.5])
-
-
-def test_stable_needs_as_many_equal_canvases_as_the_threshold_says():
-    now, same, other = mx.array([[1, 2]]), mx.array([[1, 2]]), mx.array([[1, 3]])
-    cases = [([], 0, True), ([], 1, False), ([same], 1, True), ([other], 1, False)]
-    cases += [([same], 2, False), ([other, same], 1, True), ([other, same], 2, False)]
-    cases += [([same, same], 2, True), ([same, other], 1, False)]
-    for history, threshold, want in cases:
-        assert sampling.is_stable(now, history, threshold).item() is want, (history, threshold)
-
-
-def test_confident_compares_the_mean_entropy():
-    entropy = mx.array([[0.0, 0.02], [0.0, 0.019]])
-    assert sampling.is_confident(entropy, 0.01).tolist() == [False, True]

@@ -7,7 +7,7 @@ from scripted import certain_of
 from mlx_diffusiongemma.denoising import denoise
 from mlx_diffusiongemma.draws import SeededDraws
 from mlx_diffusiongemma.options import SamplerSettings
-from mlx_diffusiongemma.stopping import STOP_RULES, Shown
+from mlx_diffusiongemma.stopping import BEGINNING, STOP_RULES, Shown, standing_of
 
 V, L = 11, 6
 
@@ -21,8 +21,15 @@ def shown(argmax=(1, 1), accepted=(1, 1), entropy=0.0):
 def stops(rule, *steps, **settings):
     """Whether the last of these steps is one to stop at."""
     numbers = {"confidence_threshold": 0.05} | settings
-    *before, now = steps
-    return STOP_RULES[rule](now, before, SamplerSettings(stop_rule=rule, **numbers)).item()
+    standing = BEGINNING
+    for before, now in zip([steps[0], *steps], steps, strict=False):
+        standing = standing.after(
+            now.entropy[0, 0].item(),
+            not mx.array_equal(now.argmax_canvas, before.argmax_canvas),
+            not mx.array_equal(now.accepted, before.accepted),
+        )
+    assert standing == standing_of(steps)
+    return STOP_RULES[rule](standing, SamplerSettings(stop_rule=rule, **numbers))
 
 
 SURE, UNSURE = shown(entropy=0.04), shown(entropy=0.06)
@@ -53,12 +60,6 @@ def test_the_stability_threshold_counts_the_steps_before(rule):
     assert not stops(rule, SURE, SURE, stability_threshold=2)
     assert not stops(rule, other, SURE, SURE, stability_threshold=2)
     assert stops(rule, other, SURE, SURE, SURE, stability_threshold=2)
-
-
-def test_rows_stop_on_their_own():
-    now = Shown(mx.array([[1], [1]]), mx.array([[True], [True]]), mx.array([[0.0], [9.0]]))
-    for rule in STOP_RULES.values():
-        assert rule(now, [now], SamplerSettings()).tolist() == [True, False]
 
 
 def passes(predict=lambda canvas, previous: certain_of([4] * L, V), **settings):

@@ -28,7 +28,7 @@ from mlx_diffusiongemma.config import LayerConfig, ModelConfig
 from mlx_diffusiongemma.denoising import advance
 from mlx_diffusiongemma.draws import SeededDraws
 from mlx_diffusiongemma.errors import ConfigError
-from mlx_diffusiongemma.kernels import dispatch
+from mlx_diffusiongemma.kernels import Logits, dispatch
 from mlx_diffusiongemma.model import DiffusionGemma
 from mlx_diffusiongemma.model.cache import KVCache
 from mlx_diffusiongemma.options import SamplerSettings
@@ -212,10 +212,10 @@ def _step(
     model: DiffusionGemma, cache: KVCache, canvas: mx.array, logits: mx.array, before: mx.array
 ) -> tuple[mx.array, ...]:
     settings, draws = SamplerSettings(), SeededDraws(0)
-    logits = model.denoise(canvas, cache, logits) / settings.t_max
-    history = [Shown(before, before, before)]
-    canvas, now, flags = advance(logits, canvas, history, draws, settings, model.config.vocab_size)
-    return canvas, now.argmax_canvas, now.accepted, now.entropy, flags, logits
+    scaled = Logits(model.denoise(canvas, cache, logits), temperature=settings.t_max)
+    shown = Shown(before, before, before)
+    canvas, now, summary = advance(scaled, canvas, shown, draws, settings, model.config.vocab_size)
+    return canvas, summary, now.argmax_canvas, now.accepted, now.entropy, scaled.values()
 
 
 def lazy_model(config: ModelConfig, recipe: Recipe) -> DiffusionGemma:

@@ -1,41 +1,59 @@
 """The operations that the model may call and that can have a twin for one kind of device.
 
-Each is defined in plain MLX in `reference`. Where there are Metal kernels for it, `dispatch`
-decides whether they run; `dense` chooses between MLX's product and one for the CPU back-end.
+Each is defined in plain MLX in `reference` and `reference_sampler`. Where there are Metal kernels
+for it, `dispatch` decides whether they run; `dense` chooses between MLX's product and one for the
+CPU back-end.
 """
 
 from mlx_diffusiongemma.kernels.activation import geglu, geglu_halves
 from mlx_diffusiongemma.kernels.certainty import accept_within_bound, logit_statistics
+from mlx_diffusiongemma.kernels.conditioning import condition, probabilities, soft_norm
 from mlx_diffusiongemma.kernels.dense import expectation, linear
+from mlx_diffusiongemma.kernels.drawing import draw_tokens, noise_tokens
 from mlx_diffusiongemma.kernels.heads import prepare_heads
 from mlx_diffusiongemma.kernels.reference import (
     AttentionWeights,
     FeedForwardWeights,
     Heads,
     HeadWeights,
-    LogitStatistics,
     Routing,
     Stream,
 )
+from mlx_diffusiongemma.kernels.reference_sampler import (
+    Belief,
+    Logits,
+    LogitStatistics,
+    Renewed,
+)
+from mlx_diffusiongemma.kernels.renewal import renew
 from mlx_diffusiongemma.kernels.residual import add_attention, add_feed_forward
 from mlx_diffusiongemma.kernels.routing import route
 
 __all__ = [
     "AttentionWeights",
+    "Belief",
     "FeedForwardWeights",
     "HeadWeights",
-    "LogitStatistics",
     "Heads",
+    "LogitStatistics",
+    "Logits",
+    "Renewed",
     "Routing",
     "Stream",
     "accept_within_bound",
     "add_attention",
     "add_feed_forward",
+    "condition",
+    "draw_tokens",
     "expectation",
     "geglu",
     "geglu_halves",
     "linear",
     "logit_statistics",
+    "noise_tokens",
     "prepare_heads",
+    "probabilities",
+    "renew",
     "route",
+    "soft_norm",
 ]

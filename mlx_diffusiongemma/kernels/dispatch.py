@@ -171,7 +171,10 @@ def uses_kernels(operation: Operation, *arguments: Any) -> bool:
 
 
 def _kind(argument: Any) -> Any:
-    """What decides which kernel is compiled: of an array the dtype and the last length."""
+    """What decides which kernel is compiled: of an array the dtype and the last length; not the
+    value of a float, which is an input."""
+    if isinstance(argument, float):
+        return float
     if isinstance(argument, tuple):
         return tuple(map(_kind, argument))
     return (argument.shape[-1:], argument.dtype) if isinstance(argument, mx.array) else argument

@@ -3,6 +3,7 @@
 Letters: T tokens, E experts, K experts per token, D hidden, F expert width.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import mlx.core as mx
@@ -68,14 +69,6 @@ class Stream(NamedTuple):
 
     residual: mx.array
     normed: mx.array
-
-
-class LogitStatistics(NamedTuple):
-    """Of rows of logits float [..., V]: all [...]."""
-
-    entropy: mx.array  # float32, nats
-    normaliser: mx.array  # float32, logsumexp
-    best: mx.array  # int32, index of the largest
 
 
 def route(scores: mx.array, per_expert_scale: mx.array, top_k: int) -> Routing:
@@ -247,28 +240,29 @@ def rotate(x: mx.array, frequencies: mx.array, offset: int) -> mx.array:
     )
 
 
-def logit_statistics(logits: mx.array) -> LogitStatistics:
-    """What float [..., V] says about each row; a forbidden token (logit -inf) adds no entropy.
+def soft_norm(parts: Sequence[mx.array], scale: mx.array, weight: mx.array, eps: float) -> mx.array:
+    """The norm of a soft embedding, float [..., D], that comes as the sum of `parts`.
 
-    The entropy is NaN where the logits hold NaN or +inf, or -inf only.
+    `scale` is the embedding's, a scalar of the same dtype.
     """
-    logits = logits.astype(mx.float32)
-    normaliser = mx.logsumexp(logits, axis=-1, keepdims=True)
-    log_probs = logits - normaliser
-    terms = mx.where(log_probs == -mx.inf, 0.0, mx.exp(log_probs) * log_probs)
-    best = mx.argmax(logits, axis=-1).astype(mx.int32)
-    return LogitStatistics(-mx.sum(terms, axis=-1), normaliser.squeeze(-1), best)
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part
+    return mx.fast.rms_norm(total * scale, weight, eps)
 
 
-def accept_within_bound(entropy: mx.array, entropy_bound: float) -> mx.array:
-    """Accept the most certain positions while their joint uncertainty stays within the bound.
+def condition(
+    embedded: mx.array, signal: mx.array | None, scale: mx.array, next_norm: mx.array, eps: float
+) -> Stream:
+    """What the first layer gets: the norm, without weights, of `embedded * scale + signal`.
 
-    With the positions of float32 [B, L] sorted by entropy (ties by position), one is accepted when
-    the entropies before it sum to at most `entropy_bound` nats. So at least one is always accepted.
-    Returns bool [B, L].
+    Args:
+        embedded: float [..., D], rows of the embedding.
+        signal: of the same shape, what self-conditioning adds; None for zeros.
+        scale: the embedding's, a scalar of the same dtype.
+        next_norm: float [D], weights of the first layer's norm.
+        eps: of both norms.
     """
-    order = mx.argsort(entropy, axis=-1)
-    ascending = mx.take_along_axis(entropy, order, axis=-1)
-    before = mx.cumsum(ascending, axis=-1) - ascending
-    accepted = mx.zeros(entropy.shape, mx.bool_)
-    return mx.put_along_axis(accepted, order, before <= entropy_bound, axis=-1)
+    x = embedded * scale
+    x = mx.fast.rms_norm(x if signal is None else x + signal, None, eps)
+    return Stream(x, mx.fast.rms_norm(x, next_norm, eps))

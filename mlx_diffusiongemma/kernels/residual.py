@@ -139,15 +139,16 @@ def _normal(like: mx.array, seed: int) -> mx.array:
     return mx.random.normal(like.shape, key=mx.random.key(seed)).astype(like.dtype)
 
 
-def _all_normal(arrays: Sequence[mx.array]) -> list[mx.array]:
+def all_normal(arrays: Sequence[mx.array]) -> list[mx.array]:
+    """Normal numbers in the shapes and dtypes of `arrays`, for a trial."""
     return [_normal(array, seed) for seed, array in enumerate(arrays)]
 
 
 def _attention_trial(
     residual: mx.array, attended: mx.array, weights: AttentionWeights, eps: float
 ) -> tuple[object, ...]:
-    drawn = AttentionWeights(*_all_normal(weights))
-    return *_all_normal([residual, attended]), drawn, eps
+    drawn = AttentionWeights(*all_normal(weights))
+    return *all_normal([residual, attended]), drawn, eps
 
 
 def _feed_forward_trial(
@@ -162,8 +163,8 @@ def _feed_forward_trial(
     drawn = routing._replace(
         inverse=slots.reshape(routing.inverse.shape), weights=_normal(routing.weights, 8)
     )
-    arrays = _all_normal([residual, dense, outputs])
-    return *arrays, drawn, FeedForwardWeights(*_all_normal(weights)), eps
+    arrays = all_normal([residual, dense, outputs])
+    return *arrays, drawn, FeedForwardWeights(*all_normal(weights)), eps
 
 
 _ADD_ATTENTION = Operation(

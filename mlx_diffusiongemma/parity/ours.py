@@ -12,6 +12,7 @@ from mlx_diffusiongemma.device import on_cpu
 from mlx_diffusiongemma.draws import SeededDraws
 from mlx_diffusiongemma.events import BlockCommitted, DenoisingStep
 from mlx_diffusiongemma.generation import alone, block_loop
+from mlx_diffusiongemma.kernels import Logits, LogitStatistics
 from mlx_diffusiongemma.model import DiffusionGemma
 from mlx_diffusiongemma.parity.facts import model_facts
 from mlx_diffusiongemma.parity.given_draws import GivenDraws
@@ -117,10 +118,10 @@ class _PlacedDraws:
         self._given.next_canvas()
         return self._keep("initial", self._seeded.initial_canvas(shape, vocab_size))
 
-    def candidates(self, logits: mx.array) -> mx.array:
+    def candidates(self, logits: Logits, statistics: LogitStatistics) -> mx.array:
         """See `Draws`."""
         self._given.next_step()
-        return self._keep("candidates", self._seeded.candidates(logits))
+        return self._keep("candidates", self._seeded.candidates(logits, statistics))
 
     def renoise(self, shape: tuple[int, int], vocab_size: int) -> mx.array:
         """See `Draws`."""

@@ -14,6 +14,7 @@ import numpy as np
 import residual_arguments
 
 from mlx_diffusiongemma import kernels
+from mlx_diffusiongemma.kernels import Belief, Logits, LogitStatistics
 
 Calls = list[tuple[Callable[..., Any], tuple[Any, ...]]]
 HIDDEN, EXPERT_WIDTH, EXPERTS, TOP_K, VOCABULARY = 2816, 704, 128, 8, 262_144
@@ -81,7 +82,53 @@ def logit_statistics(dtype: mx.Dtype) -> Calls:
     logits[2, ::2] = -np.inf
     logits[3, [5, 9]] = 20.0
     logits[0, 4321] = logits[2, 4321] = 21.0
-    return [(kernels.logit_statistics, (mx.array(logits).astype(dtype),))]
+    given = mx.array(logits).astype(dtype)
+    return [
+        (kernels.logit_statistics, (Logits(given),)),
+        (kernels.logit_statistics, (Logits(given[:2], cap=30.0, temperature=0.7),)),
+    ]
+
+
+def draw_tokens(dtype: mx.Dtype) -> Calls:
+    """Rows that leave no doubt: a sum of floats in another order must not decide."""
+    logits = np.full((4, VOCABULARY), -60.0, np.float32)
+    logits[np.arange(4), [0, 777, 131_072, VOCABULARY - 1]] = 0.0
+    sure = Logits(mx.array(logits).astype(dtype))
+    zero, best = mx.zeros((4,)), mx.array([0, 777, 131_072, VOCABULARY - 1], mx.int32)
+    return [(kernels.draw_tokens, (sure, LogitStatistics(zero, zero, best), mx.random.key(1)))]
+
+
+def noise_tokens(dtype: mx.Dtype) -> Calls:
+    return [(kernels.noise_tokens, ((3, n), VOCABULARY, mx.random.key(n))) for n in (1, 85, 256)]
+
+
+def renew(dtype: mx.Dtype) -> Calls:
+    """Entropies of eighths: their sums are exact in any order."""
+    rng = np.random.default_rng(0)
+    numbers = [mx.array(rng.integers(0, 4, (2, 256)), mx.int32) for _ in range(5)]
+    entropy = numbers[0].astype(mx.float32) / 8
+    statistics = LogitStatistics(entropy, entropy, numbers[1])
+    masks = numbers[2] > 1, numbers[3] > 1
+    return [(kernels.renew, (masks[0], *numbers[3:5], statistics, masks[1], numbers[0]))]
+
+
+def probabilities(dtype: mx.Dtype) -> Calls:
+    """Of a range in the middle, and of a row's beginning."""
+    logits = Logits(_normal((3, 4000), dtype, 0, 3.0), cap=30.0, temperature=0.7)
+    believed = Belief(logits, mx.array([5.0, 6.0, 7.0]))
+    return [(kernels.probabilities, (believed, first, 1000, mx.float32)) for first in (1500, 0)]
+
+
+def soft_norm(dtype: mx.Dtype) -> Calls:
+    parts = _normal((33, HIDDEN), dtype, 0), _normal((33, HIDDEN), dtype, 1)
+    weight, scale = _normal((HIDDEN,), dtype, 2), mx.array(53.0, dtype)
+    return [(kernels.soft_norm, (given, scale, weight, 1e-6)) for given in (parts, parts[:1])]
+
+
+def condition(dtype: mx.Dtype) -> Calls:
+    embedded, signal = _normal((33, HIDDEN), dtype, 0), _normal((33, HIDDEN), dtype, 1)
+    norm, scale = _normal((HIDDEN,), dtype, 2), mx.array(53.0, dtype)
+    return [(kernels.condition, (embedded, one, scale, norm, 1e-6)) for one in (signal, None)]
 
 
 def accept_within_bound(dtype: mx.Dtype) -> Calls:
@@ -95,6 +142,7 @@ CASES: dict[str, Callable[[mx.Dtype], Calls]] = {
     for case in (
         *(geglu, geglu_halves, linear, expectation, prepare_heads),
         *(add_attention, add_feed_forward, route, logit_statistics, accept_within_bound),
+        *(draw_tokens, noise_tokens, renew, probabilities, soft_norm, condition),
     )
 }
 

@@ -5,13 +5,18 @@ A mutant is (what stands there, what stands there instead, which occurrence of i
 
 import re
 
-import head_arguments
-import mlx.core as mx
-import numpy as np
-import residual_arguments
-
-from mlx_diffusiongemma.kernels import activation, certainty, dispatch, heads, residual, routing
-from mlx_diffusiongemma.kernels.dispatch import Kernel, Launch
+from mlx_diffusiongemma.kernels import (
+    activation,
+    certainty,
+    conditioning,
+    dispatch,
+    drawing,
+    heads,
+    renewal,
+    residual,
+    routing,
+)
+from mlx_diffusiongemma.kernels.dispatch import Kernel
 
 Mutant = tuple[str, str, int]
 _BARRIER = re.compile(r"(?:threadgroup|simdgroup)_barrier\([^)]*\);")
@@ -83,6 +88,56 @@ GUARDS: dict[Kernel, list[Mutant]] = {
         ("sum - each", "sum", 1),
         ("if (i < length) accepted", "accepted", 1),
     ],
+    drawing.DRAW: [
+        ("&& found == vocabulary", "", 1),
+        ("if (start + e < vocabulary) {", "{", 1),
+        ("if (lane == 0) sums", "sums", 1),
+        ("lane < THREADS / 32 ? sums[lane] : 0.0f", "sums[lane]", 1),
+        ("before + ", "", 1),
+        ("simd_broadcast(groups_before, ushort(group))", "groups_before", 1),
+        ("before += simd_sum(of_group);", "", 1),
+        ("place == vocabulary && weights", "weights", 1),
+        (" && weights[e] > 0.0f", "", 1),
+        ("place = simd_min(place);", "", 1),
+        ("if (lane == 0) places", "places", 1),
+        ("lane < THREADS / 32 ? places[lane] : vocabulary", "places[lane]", 1),
+        ("if (thread_index_in_threadgroup == 0) tokens", "tokens", 1),
+        ("found == vocabulary ? best[row] : found", "found", 1),
+        (" - normaliser[row]", "", 1),
+    ],
+    drawing.NOISE: [
+        ("bool even = round % 2 == 0", "bool even = true", 1),
+        ("high < count ? high : 0u", "high", 1),
+        ("i < half_count ? pair.x : pair.y", "pair.x", 1),
+        ("metal::min(int(number * float(vocabulary)), vocabulary - 1)", "int(number)", 1),
+    ],
+    renewal.RENEW: [
+        ("accepted[place] ? tokens[place] : noise[place]", "tokens[place]", 1),
+        ("best[place] != best_before[place]", "best[place] == best_before[place]", 1),
+        ("accepted[place] != accepted_before[place]", "accepted[place]", 1),
+        ("metal::isfinite(entropy[place]) ? 0.0f", "metal::isnan(entropy[place]) ? 0.0f", 1),
+        ("i == 0 ? sum / float(length) : sum", "sum", 1),
+        ("if (thread_index_in_threadgroup == 0) {", "{", 1),
+        ("i < length; i += THREADS", "i < THREADS; i += THREADS", 1),
+    ],
+    conditioning.PROBABILITIES: [
+        ("cap == 0.0f ? raw", "false ? raw", 1),
+        ("/ temperature", "", 1),
+        (" + size_t(first)", "", 1),
+        (" - normaliser[row]", "", 1),
+    ],
+    conditioning.SOFT_NORM: [
+        ("if (c < D) {", "{", 1),
+        ("values[i] = 0.0f;", "", 1),
+        ("if (TWO) ", "", 1),
+        ("if (c < D) normed", "normed", 1),
+    ],
+    conditioning.CONDITION: [
+        *(("if (c < D) {", "{", number) for number in (1, 2)),
+        ("values[i] = 0.0f;", "", 1),
+        ("if (SIGNAL) ", "", 1),
+        ("if (c < D) normed", "normed", 1),
+    ],
     heads.PREPARE_HEADS: [
         ("slot < uint(H);", "slot <= uint(H);", 1),
         ("!is_query && slot < uint(H + KV)", "!is_query", 1),
@@ -107,67 +162,13 @@ GUARDS: dict[Kernel, list[Mutant]] = {
 }
 # They call no function that has one.
 WITHOUT_BARRIERS = {routing.CHOOSE}
+# They add up once, and the first barrier of the sum is there for those that do again.
+ONE_SUM = {conditioning.SOFT_NORM}
 
 
 def barriers(kernel: Kernel) -> list[Mutant]:
     """One mutant for each barrier of the source that this kernel comes by."""
     text = "\0".join(dispatch.source(kernel))
     found = [] if kernel in WITHOUT_BARRIERS else _BARRIER.findall(text)
-    return [(old, "", 1 + found[:index].count(old)) for index, old in enumerate(found)]
-
-
-def routing_scores() -> mx.array:
-    """Rows that need every condition: ties, broken ones, a buffer's end; 3 for each simdgroup."""
-    scores = np.random.default_rng(1).normal(size=(70, 40)).astype(np.float32)
-    scores[1] = 0
-    scores[2, 20] = np.nan
-    scores[3] = np.nan
-    scores[4] = -np.inf
-    scores[5, 20] = np.inf
-    scores[6:40, 7] = 9  # the same expert in neighbouring rows, in other lanes
-    scores[6:40:2, 8] = 10
-    return mx.array(scores)
-
-
-def logits() -> mx.array:
-    """Rows with ties in one thread and across threads, forbidden tokens, and broken ones."""
-    rows = np.random.default_rng(3).normal(size=(6, 2100)).astype(np.float32)
-    rows[0, [70, 70 + 288, 1500]] = 9  # 288 threads
-    rows[1, 3:2000] = -np.inf
-    rows[2] = -np.inf
-    rows[3, 5] = np.nan
-    rows[4] = np.nan
-    return mx.array(rows)
-
-
-def entropies() -> mx.array:
-    """Two canvases that fill no simdgroup, with ties and NaN; only the first few are accepted."""
-    rows = np.random.default_rng(4).gamma(1.0, size=(2, 70)).astype(np.float32)
-    rows[0, ::3] = 0.5
-    rows[1, [3, 60]] = np.nan
-    return mx.array(rows)
-
-
-def launch_of(kernel: Kernel) -> Launch:
-    """A launch in which every mutant must show."""
-    scores, scale = routing_scores(), mx.arange(1, 41).astype(mx.float32)
-    some = np.random.default_rng(2).permuted(np.tile(np.arange(40), (70, 1)), axis=1)[:, :4]
-    rows, width = 3, 264  # two simdgroups; the last of five shares is not full
-    launches = {
-        routing.ROUTE: routing.route_launch(scores, scale, 4),
-        routing.CHOOSE: routing.choose_launch(scores, scale, 4),
-        routing.SORT: routing.sort_launch(mx.array(some).astype(mx.uint32), 40),
-        activation.GEGLU: activation.geglu_halves_launch(scores),
-        certainty.LOGIT_STATISTICS: certainty.logit_statistics_launch(logits()),
-        certainty.ACCEPT: certainty.accept_launch(entropies(), 3.0),
-        heads.PREPARE_HEADS: heads.prepare_heads_launch(
-            *head_arguments.arguments(2, 3, 4, 2, 80, mx.float32)
-        ),
-        residual.ADD_ATTENTION: residual.add_attention_launch(
-            *residual_arguments.attention(rows, width, mx.float32)
-        ),
-        residual.ADD_FEED_FORWARD: residual.add_feed_forward_launch(
-            *residual_arguments.feed_forward(rows, width, mx.float32)
-        ),
-    }
-    return launches[kernel]
+    mutants = [(old, "", 1 + found[:index].count(old)) for index, old in enumerate(found)]
+    return mutants[1:] if kernel in ONE_SUM else mutants

@@ -8,7 +8,8 @@ import pytest
 from emulated import CHECKED, DTYPES, RUNS, each_dtype
 from tolerances import KERNEL_ENTROPY
 
-from mlx_diffusiongemma.kernels import certainty, dispatch, reference
+from mlx_diffusiongemma.kernels import Logits, certainty, dispatch
+from mlx_diffusiongemma.kernels import reference_sampler as reference
 
 pytestmark = pytest.mark.kernels
 each_checked = pytest.mark.parametrize("how", CHECKED, ids=str)
@@ -48,13 +49,13 @@ CASES = [
 def test_statistics_are_those_of_float64(size, dtype, how, spread):
     rng = np.random.default_rng(size[1])
     logits = mx.array(rng.normal(size=size) * spread, mx.float32).astype(dtype)
-    assert_statistics(emulated.run(certainty.logit_statistics_launch(logits), *how), logits)
+    assert_statistics(emulated.run(certainty.logit_statistics_launch(Logits(logits)), *how), logits)
 
 
 @pytest.mark.parametrize("spread", [0.01, 1.0, 10.0])
 def test_a_vocabulary_of_the_released_size(spread):
     logits = mx.array(np.random.default_rng(0).normal(size=(1, 262_144)) * spread, mx.float32)
-    launch = certainty.logit_statistics_launch(logits)
+    launch = certainty.logit_statistics_launch(Logits(logits))
     for mode in ("fast", "contracted"):
         assert_statistics(emulated.run(launch, mode), logits)
 
@@ -64,7 +65,7 @@ def test_peaked_and_even_rows():
     rows[1, 77] = 100
     rows[2, [5, 2999]] = 60
     rows[3] = np.linspace(-300, 0, 3000)
-    launch = certainty.logit_statistics_launch(mx.array(rows))
+    launch = certainty.logit_statistics_launch(Logits(mx.array(rows)))
     assert_statistics(emulated.run(launch), mx.array(rows))
 
 
@@ -76,7 +77,7 @@ def test_forbidden_tokens_add_nothing(how):
     rows[1, :-1] = -INF
     rows[2, rng.uniform(size=2100) < 0.9] = -INF
     rows[3, ::2] = -INF
-    launch = certainty.logit_statistics_launch(mx.array(rows))
+    launch = certainty.logit_statistics_launch(Logits(mx.array(rows)))
     assert_statistics(emulated.run(launch, *how), mx.array(rows))
 
 
@@ -89,9 +90,9 @@ def test_a_broken_row_has_no_entropy_and_a_real_token(place, dtype, how):
     rows[1, place] = INF
     rows[2] = -INF
     rows[3] = NAN
-    launch = certainty.logit_statistics_launch(mx.array(rows).astype(dtype))
+    launch = certainty.logit_statistics_launch(Logits(mx.array(rows).astype(dtype)))
     entropy, _, best = (np.array(part) for part in emulated.run(launch, *how))
-    want = np.array(reference.logit_statistics(mx.array(rows).astype(dtype)).entropy)
+    want = np.array(reference.logit_statistics(Logits(mx.array(rows).astype(dtype))).entropy)
     assert np.isnan(entropy).tolist() == np.isnan(want).tolist() == [True] * 4 + [False]
     assert ((best >= 0) & (best < 2100)).all()
     assert best[1] == place
@@ -100,7 +101,7 @@ def test_a_broken_row_has_no_entropy_and_a_real_token(place, dtype, how):
 def test_statistics_keep_the_shape():
     logits = mx.random.normal((2, 3, 40), key=mx.random.key(1))
     with emulated.forced():
-        got = certainty.logit_statistics(logits)
+        got = certainty.logit_statistics(Logits(logits))
     assert {part.shape for part in got} == {(2, 3)}
     assert_statistics([part.reshape(-1) for part in got], logits)
 
@@ -144,9 +145,9 @@ def test_a_thousand_canvases_are_accepted_as_in_plain_mlx():
         spread = rng.uniform(1, 12, size=(100, 8, 1))
         logits = mx.array(rng.normal(size=(100, 8, 512)) * spread, mx.float32)
         with emulated.forced("fast"):
-            entropy = certainty.logit_statistics(logits).entropy
+            entropy = certainty.logit_statistics(Logits(logits)).entropy
             got = np.array(certainty.accept_within_bound(entropy, 5.0))
-        plain = reference.logit_statistics(logits).entropy
+        plain = reference.logit_statistics(Logits(logits)).entropy
         want = np.array(reference.accept_within_bound(plain, 5.0))
         ascending = np.sort(np.array(plain, dtype=np.float64), axis=-1)
         before = np.cumsum(ascending, axis=-1) - ascending
@@ -166,7 +167,7 @@ def test_a_longer_canvas_is_left_to_the_twin():
 
 def test_the_trials_pass(monkeypatch):
     monkeypatch.setattr(dispatch, "_launcher", emulated.run)
-    assert dispatch.passes_trial(certainty._STATISTICS, mx.zeros((3, 5, 300)))
+    assert dispatch.passes_trial(certainty._STATISTICS, Logits(mx.zeros((3, 5, 300))))
     assert dispatch.passes_trial(certainty._ACCEPT, mx.zeros((1, 256)))
 
 
@@ -174,7 +175,7 @@ def test_the_trials_pass(monkeypatch):
 @pytest.mark.parametrize("length", [3, 256])
 def test_apple_s_compiler_would_take_them(length):
     for launch in (
-        certainty.logit_statistics_launch(mx.zeros((2, length), mx.bfloat16)),
+        certainty.logit_statistics_launch(Logits(mx.zeros((2, length), mx.bfloat16))),
         certainty.accept_launch(mx.zeros((1, length)), 0.1),
     ):
         kernel = dispatch.metal_kernel(launch.kernel)

@@ -6,6 +6,7 @@ import emulated
 import emulator
 import kernel_mutants
 import mlx.core as mx
+import mutant_launches
 import pytest
 
 pytestmark = pytest.mark.emulator
@@ -32,14 +33,14 @@ def outcome(launch, kernel=None):
     ids=[f"{kernel.name}: {old}" + f" #{n}" * (n > 1) for kernel, (old, _, n) in CASES],
 )
 def test_a_mutant_is_noticed(kernel, mutant):
-    launch = kernel_mutants.launch_of(kernel)
+    launch = mutant_launches.launch_of(kernel)
     assert outcome(launch, emulated.changed(kernel, *mutant)) != outcome(launch)
 
 
 @pytest.mark.parametrize("kernel", kernel_mutants.GUARDS, ids=lambda kernel: kernel.name)
 @pytest.mark.parametrize("schedule", emulator.SCHEDULES)
 def test_the_kernel_itself_is_not(kernel, schedule):
-    launch = kernel_mutants.launch_of(kernel)
+    launch = mutant_launches.launch_of(kernel)
     want = [str(o.astype(mx.float32).tolist()) for o in emulated.run(launch)]
     got = [str(o.astype(mx.float32).tolist()) for o in emulated.run(launch, schedule=schedule)]
     assert got == want
@@ -48,7 +49,7 @@ def test_the_kernel_itself_is_not(kernel, schedule):
 def test_a_missing_barrier_is_a_race_at_its_place():
     for kernel in kernel_mutants.GUARDS:
         for mutant in kernel_mutants.barriers(kernel):
-            fault = outcome(kernel_mutants.launch_of(kernel), emulated.changed(kernel, *mutant))
+            fault = outcome(mutant_launches.launch_of(kernel), emulated.changed(kernel, *mutant))
             assert isinstance(fault, str), (kernel.name, mutant)
             assert "data race" in fault or "uninitialised read" in fault
             assert ".metal:" in fault
