@@ -10,6 +10,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
+from mlx_diffusiongemma.model import diffusion_gemma
 from mlx_diffusiongemma.model.diffusion_gemma import PREFILL_CHUNK
 from mlx_diffusiongemma.runtime import load_model
 
@@ -53,6 +54,20 @@ def test_chunks_give_the_cache_and_the_logits_of_one_pass(model, length, chunk_s
             np.testing.assert_allclose(np.array(a), np.array(b), atol=2e-5)
     np.testing.assert_allclose(np.array(first), np.array(first_parts), atol=2e-4)
     np.testing.assert_allclose(np.array(second), np.array(second_parts), atol=2e-4)
+
+
+@pytest.mark.parametrize(("device", "sizes"), [(mx.cpu, [256, 256, 90]), (mx.gpu, [602])])
+def test_a_chunk_is_as_long_as_suits_the_device(model, monkeypatch, device, sizes):
+    read = []
+
+    def note(tokens, pieces):
+        read.append(tokens.shape[1])
+        return tokens
+
+    monkeypatch.setattr(model, "_prefill_chunk", note)
+    monkeypatch.setattr(diffusion_gemma, "on_cpu", lambda: device == mx.cpu)
+    model.prefill(tokens_of(model, 602), model.make_cache())
+    assert read == sizes
 
 
 def test_denoising_leaves_the_cache_as_it_was(model):

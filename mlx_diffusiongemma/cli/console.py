@@ -5,6 +5,7 @@ import json
 import os
 import sys
 import termios
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,6 +13,8 @@ from rich.console import Console
 from rich.text import Text
 
 from mlx_diffusiongemma.errors import DGemmaError
+
+_PATIENCE = 0.5  # seconds before a wait is explained
 
 stderr = Console(stderr=True, highlight=False)
 
@@ -65,6 +68,23 @@ def counting(count: int, things: str) -> Iterator[Callable[[int], None]]:
         return
     with stderr.status(f"0 of {count} {things}") as status:
         yield lambda done: status.update(f"{done} of {count} {things}")
+
+
+@contextlib.contextmanager
+def waiting(words: str) -> Iterator[None]:
+    """Say what takes so long, where that can be erased again, once it has taken a while."""
+    if not is_live():
+        yield
+        return
+    status = stderr.status(words)
+    timer = threading.Timer(_PATIENCE, status.start)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+        status.stop()
 
 
 @contextlib.contextmanager

@@ -4,13 +4,22 @@ import contextlib
 import json
 import sys
 from collections.abc import Generator, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Literal
 
 from rich.text import Text
 
 from mlx_diffusiongemma.cli.canvas import CanvasReader
-from mlx_diffusiongemma.cli.console import is_live, note, say, stderr, typing_hidden, write_stdout
+from mlx_diffusiongemma.cli.console import (
+    is_live,
+    note,
+    say,
+    stderr,
+    typing_hidden,
+    waiting,
+    write_stdout,
+)
 from mlx_diffusiongemma.cli.watch import Watch, open_watch
 from mlx_diffusiongemma.events import (
     BlockCommitted,
@@ -130,7 +139,9 @@ def follow(
 ) -> GenerationResult:
     """Show events as they come and return the result; without a transcript no text is written."""
     try:
-        for event in events:
+        with waiting("reading the prompt"):
+            first = next(events)
+        for event in chain((first,), events):
             match event:
                 case PromptProcessed() if watch:
                     watch.start()

@@ -17,6 +17,7 @@ from mlx import nn
 
 from mlx_diffusiongemma.config import ModelConfig
 from mlx_diffusiongemma.kernels import Stream
+from mlx_diffusiongemma.kernels.dispatch import on_cpu
 from mlx_diffusiongemma.model.attention import Piece
 from mlx_diffusiongemma.model.cache import KVCache, LayerCache
 from mlx_diffusiongemma.model.decoder_layer import DecoderLayer
@@ -24,6 +25,9 @@ from mlx_diffusiongemma.model.layers import Embedding, RMSNorm, embedding_scale
 from mlx_diffusiongemma.model.self_conditioning import SelfConditioning, soft_embedding
 
 PREFILL_CHUNK = 2048
+# Without a fused kernel, attention within a window costs as much as without one: so a chunk should
+# not be much longer than the window. And Ctrl-C waits for the end of a chunk.
+_CPU_CHUNK = 256
 _Row = tuple[int, KVCache]  # how many tokens of a pass belong to one sequence, and its cache
 
 
@@ -107,16 +111,15 @@ class DiffusionGemma(nn.Module):
             ]
         )
 
-    def prefill(
-        self, tokens: mx.array, cache: KVCache, chunk_size: int = PREFILL_CHUNK
-    ) -> mx.array:
+    def prefill(self, tokens: mx.array, cache: KVCache, chunk_size: int | None = None) -> mx.array:
         """Read tokens causally and add them to the cache.
 
         Args:
             tokens: int32 [B, S], S of 1 or more.
             cache: from `make_cache`; holds S more tokens afterwards.
-            chunk_size: tokens read at a time. The cache is evaluated after each chunk, so memory
-                stays linear in S; the result does not depend on it but for rounding.
+            chunk_size: tokens read at a time; None takes what suits the device. The cache is
+                evaluated after each chunk, so memory stays linear in S; the result does not depend
+                on it but for rounding.
 
         Returns:
             float [B, C, D], hidden states of the last chunk after the final norm, for
@@ -125,8 +128,9 @@ class DiffusionGemma(nn.Module):
         length = tokens.shape[1]
         cache.expect(cache.offset + length + self.config.canvas_length)
         hidden = tokens
-        for start in range(0, length, chunk_size):
-            chunk = tokens[:, start : start + chunk_size]
+        size = chunk_size or (_CPU_CHUNK if on_cpu() else PREFILL_CHUNK)
+        for start in range(0, length, size):
+            chunk = tokens[:, start : start + size]
             hidden = self._prefill_chunk(chunk, [(chunk.shape[1], cache)])
             mx.eval(cache.arrays)
             mx.clear_cache()  # each chunk sees a longer prefix, so its buffers fit no other

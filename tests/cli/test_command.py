@@ -5,6 +5,7 @@ import resource
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 from running import COMMAND, SECONDS, Terminal, run_command
@@ -150,6 +151,19 @@ def test_ctrl_c_in_a_chat_cancels_the_turn_alone_and_twice_at_the_prompt_leaves(
     chat.interrupt()
     assert chat.end() == 0
     assert "Traceback" not in chat.screen
+
+
+def test_a_long_prompt_says_that_it_is_read_and_ctrl_c_leaves_it():
+    """With 3,800 tokens that takes seconds; a chunk of 256 of them does not."""
+    prompt = "The sky is blue. " * 760
+    terminal = Terminal("generate", prompt, *DEMO)
+    terminal.wait_for("reading the prompt")
+    terminal.type("\x03")
+    started = time.monotonic()
+    assert terminal.end() == 130
+    assert time.monotonic() - started < 5
+    assert terminal.screen.rindex("\x1b[?25h") > terminal.screen.rindex("\x1b[?25l"), "cursor lost"
+    assert "Traceback" not in terminal.screen
 
 
 def test_colours_appear_at_a_terminal_unless_no_color_is_set():
