@@ -18,7 +18,7 @@ export PYTHON
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow parity lint format typecheck wheel-check fixtures bench ci clean
+.PHONY: help install demo test test-slow test-cuda parity lint format typecheck wheel-check fixtures bench ci clean
 
 help:  ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,6 +53,10 @@ test: install  ## run the tests (seconds to minutes)
 
 test-slow: install  ## run the tests that take minutes
 	$(BIN)/python -m pytest -m slow
+
+# Results go to benchmarks/results. Without a GPU that MLX can use: one line, and exit code 3.
+test-cuda: install  ## run what an NVIDIA GPU has to prove, in eight minutes (first: BACKEND=cuda13)
+	$(BIN)/python tools/cuda_check.py
 
 parity: $(PARITY)/.installed  ## compare live with transformers (an environment of its own, with torch)
 	$(PARITY)/bin/python -m pytest -m parity tests

@@ -48,7 +48,7 @@ _VISION = {
         )
     },
 }
-_VISION_CONFIG = {
+VISION_CONFIG = {
     "model_type": "gemma4_vision",
     "hidden_size": 16,
     "intermediate_size": 16,
@@ -67,7 +67,7 @@ def config_values(layers: int, vocab_size: int) -> dict:
     """The released config.json with fewer layers, and the smallest image side."""
     images = {"boi_token_id": 5, "eoi_token_id": 6, "image_token_id": 7}
     values = released_values(layers=layers, vocab_size=vocab_size)
-    return {**values, **images, "vision_config": _VISION_CONFIG}
+    return {**values, **images, "vision_config": VISION_CONFIG}
 
 
 def tensors_of(values: dict) -> list[OutputTensor]:
