@@ -24,6 +24,8 @@ from released_step import FULL_PLAN, SMALL_PLAN, Plan, values_of
 from synthetic_released import VISION_CONFIG
 from transformers import DiffusionGemmaConfig, DiffusionGemmaForBlockDiffusion, DynamicCache
 
+from mlx_diffusiongemma.parity.reference import CACHE
+
 DOES_NOT_FIT = 4
 WEIGHT_BYTES = 51e9  # of the released model in bfloat16
 EXPERTS = ("grouped_mm", "batched_mm", "eager")  # the first that works here
@@ -98,18 +100,19 @@ def measure(model: DiffusionGemmaForBlockDiffusion, plan: Plan, device: str) -> 
 
     def prefill(ids: torch.Tensor) -> DynamicCache:
         cache = DynamicCache(config=text)
-        encoder(input_ids=ids, cache=cache)
+        encoder(input_ids=ids, **{CACHE: cache})
         return cache
 
     prompts = [drawn(count) for count in plan.prompt_tokens]
     canvas, cache = drawn(length), prefill(prompts[0])
-    logits = model(decoder_input_ids=canvas, cache=cache).logits.to(model.dtype)
+    held = {CACHE: cache}
+    logits = model(decoder_input_ids=canvas, **held).logits.to(model.dtype)
 
     def one_pass() -> None:
-        model(decoder_input_ids=canvas, cache=cache, self_conditioning_logits=logits)
+        model(decoder_input_ids=canvas, self_conditioning_logits=logits, **held)
 
     def one_token() -> None:
-        hidden = encoder(input_ids=canvas[:, :1], cache=cache).last_hidden_state
+        hidden = encoder(input_ids=canvas[:, :1], **held).last_hidden_state
         model.lm_head(hidden).argmax(-1)
 
     one_pass()

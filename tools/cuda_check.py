@@ -100,8 +100,8 @@ def parts(rehearse: bool) -> tuple[Part, ...]:
     with_torch = ("torch", "transformers")
     return (
         Part("device", device, 60 * patience),
-        Part("operations", tests("test_operations"), 90 * patience, ("pytest",)),
-        Part("models", tests("test_models"), 90 * patience, ("pytest",)),
+        Part("operations", tests("test_operations"), 120 * patience, ("pytest",)),
+        Part("models", tests("test_models"), 120 * patience, ("pytest",)),
         Part("experts", tests("test_experts"), 60 * patience, ("pytest",)),
         Part("step, 4 bits", program("released_step", "--recipe", "mixed-4-8"), 100 * patience),
         Part("prefill memory", tests("test_prefill_memory"), 60 * patience, ("pytest",)),

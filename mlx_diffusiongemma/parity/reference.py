@@ -7,6 +7,7 @@ their rotation are no module's output, so that function is listened to as well.
 import platform
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,9 @@ from mlx_diffusiongemma.parity.recording import Generated, Observed
 from mlx_diffusiongemma.parity.trace import Arrays, GenerationCase, ModelFacts, Producer
 
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+# What its modules call the KV cache: earlier versions of transformers have the second name.
+_NAMES = signature(DiffusionGemmaForBlockDiffusion.forward).parameters
+CACHE = "cache" if "cache" in _NAMES else "past_key_values"
 _CLASSES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 Notes = dict[tuple[int | None, str], np.ndarray]
 
@@ -87,7 +91,7 @@ class Reference:
         """See `Subject`."""
         encoder = self._model.model.encoder.language_model
         with _observing(encoder, rows) as notes:
-            hidden = encoder(input_ids=self._tokens(ids), cache=self._cache).last_hidden_state
+            hidden = encoder(input_ids=self._tokens(ids), **self._with_cache()).last_hidden_state
         chosen = hidden[:, torch.from_numpy(rows).to(self._device)]
         cap = self._model.final_logit_softcapping
         logits = torch.tanh(self._model.lm_head(chosen).float() / cap) * cap
@@ -104,8 +108,8 @@ class Reference:
         with _observing(self._model.model.decoder, rows) as notes:
             result = self._model(
                 decoder_input_ids=self._tokens(canvas),
-                cache=self._cache,
                 self_conditioning_logits=fed,
+                **self._with_cache(),
             )
         if fed is None:
             notes.pop((None, "soft_embedding"))  # zeros, which nobody fed
@@ -151,6 +155,9 @@ class Reference:
                 "answer": _stored(answer[: int(ended.argmax())] if ended.any() else answer),
             }
         )
+
+    def _with_cache(self) -> dict[str, DynamicCache]:
+        return {CACHE: self._cache}
 
     def _tokens(self, ids: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(ids[None].astype(np.int64)).to(self._device)
