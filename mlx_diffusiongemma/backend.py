@@ -10,7 +10,11 @@ from typing import NamedTuple
 _BACK_END = re.compile(r"(mlx_(?:cpu|metal|cuda)[\w]*)-.+\.dist-info")
 _EXTRAS = "exactly one of the extras cpu, cuda12, cuda13"
 _EXAMPLE = "pip install 'mlx-diffusiongemma[{}]', or in a clone: pip install '.[{}]'"
-_OTHERWISE = "without an NVIDIA GPU use the extra cpu instead, in a new environment"
+_CUDA_ADVICE = (
+    "`nvidia-smi` shows the driver, which brings libcuda and has to be new enough, and the GPUs; "
+    "CUDA_VISIBLE_DEVICES can hide them; `mlx[cuda13]` brings the other libraries; without an "
+    "NVIDIA GPU use the extra cpu instead, in a new environment"
+)
 
 
 class Problem(NamedTuple):
@@ -73,15 +77,9 @@ def _import_problem(is_cuda: bool) -> Problem | None:
     except ImportError as error:
         if not is_cuda:
             return NO_BACKEND
-        return Problem(
-            f"MLX's CUDA back-end does not load: {error}",
-            f"libcuda comes with NVIDIA's driver, the others with `mlx[cuda13]`; {_OTHERWISE}",
-        )
+        return Problem(f"MLX's CUDA back-end does not load: {error}", _CUDA_ADVICE)
     if is_cuda and mx.default_device() == mx.gpu and not mx.device_count(mx.gpu):
-        return Problem(
-            "MLX's CUDA back-end finds no GPU",
-            f"`nvidia-smi` lists them, and CUDA_VISIBLE_DEVICES can hide them; {_OTHERWISE}",
-        )
+        return Problem("MLX's CUDA back-end finds no GPU", _CUDA_ADVICE)
     return None
 
 

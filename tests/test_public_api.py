@@ -110,17 +110,23 @@ device_count = lambda kind: {count}
         (
             "raise ImportError('libcuda.so.1: cannot open shared object file')",
             "ImportError: MLX's CUDA back-end does not load: libcuda.so.1: cannot open shared "
-            "object file. libcuda comes with NVIDIA's driver",
+            "object file. `nvidia-smi` shows the driver, which brings libcuda",
+        ),
+        (
+            "raise ImportError('cudaMallocManaged(&data, size) failed: CUDA driver version is "
+            "insufficient for CUDA runtime version')",
+            "ImportError: MLX's CUDA back-end does not load: cudaMallocManaged(&data, size) "
+            "failed: CUDA driver version is insufficient for CUDA runtime version. `nvidia-smi` ",
         ),
         (
             NO_GPU.format(default="gpu", count=0),
-            "ImportError: MLX's CUDA back-end finds no GPU. `nvidia-smi` lists them, and "
-            "CUDA_VISIBLE_DEVICES can hide them; without an NVIDIA GPU use the extra cpu",
+            "ImportError: MLX's CUDA back-end finds no GPU. `nvidia-smi` shows the driver, which "
+            "brings libcuda and has to be new enough, and the GPUs; CUDA_VISIBLE_DEVICES can hide",
         ),
         (NO_GPU.format(default="gpu", count=1), ""),
         (NO_GPU.format(default="cpu", count=0), ""),
     ],
-    ids=["no driver", "no GPU", "a GPU", "told to use the CPU"],
+    ids=["no driver", "an old driver", "no GPU", "a GPU", "told to use the CPU"],
 )
 def test_cuda_without_a_driver_or_a_gpu_is_one_clear_error(tmp_path, core, words):
     result = run("import mlx_diffusiongemma", pretend(tmp_path, "mlx_cuda_13", core=core))
