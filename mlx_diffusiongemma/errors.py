@@ -46,3 +46,7 @@ class ConversionError(DGemmaError):
 
 class TraceError(DGemmaError):
     """A parity trace cannot be used: damaged, newer, or of another model."""
+
+
+class ConstraintError(DGemmaError):
+    """A constraint cannot be read, cannot be met, or cannot be met within the tokens there are."""

@@ -21,10 +21,10 @@ FOLDERS = {PACKAGE: PACKAGE, "convert": f"{PACKAGE}.convert", "metal": f"{PACKAG
 
 # fmt: off
 LAYERS = [
-    "version", "backend", "errors", "fields",
+    "version", "backend", "errors", "constraints", "fields",
     "options", "presets", "quantization", "config", "released", "recipes", "events",
     "kernels", "model",
-    "sampling", "constraints", "draws", "stopping", "acceptance", "passes", "denoising",
+    "sampling", "draws", "stopping", "acceptance", "passes", "denoising",
     "prefix_cache", "generation", "autoregressive",
     "text", "answer", "prompt_cache", "turns", "pace",
     "writing", "responder", "batch", "batch_file", "session_memory", "session",

@@ -1,0 +1,130 @@
+"""A schema of twenty fields over 262,144 tokens: always valid, prepared in seconds, cheap a step."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from jsonschema import Draft202012Validator
+from synthetic_vocabulary import SIZE, TURN_END, token_bytes, vocabulary
+
+from mlx_diffusiongemma import sampling
+from mlx_diffusiongemma.constraints import CanvasConstraint
+from mlx_diffusiongemma.draws import SeededDraws
+
+FIELDS = {
+    "name": {"type": "string", "maxLength": 60},
+    "id": {"type": "integer", "minimum": 0},
+    "email": {"type": "string", "format": "email"},
+    "price": {"type": "number", "minimum": 0},
+    "created": {"type": "string", "format": "date-time"},
+    "status": {"enum": ["new", "paid", "sent", "returned"]},
+    "tags": {"type": "array", "items": {"type": "string", "maxLength": 20}, "maxItems": 5},
+    "active": {"type": "boolean"},
+    "note": {"type": ["string", "null"]},
+    "city": {"type": "string", "maxLength": 40},
+}
+SCHEMA = {
+    "type": "object",
+    "properties": {**FIELDS, **{f"{name}_before": field for name, field in FIELDS.items()}},
+    "required": [*FIELDS],
+    "additionalProperties": False,
+}
+CONSTRAINT = CanvasConstraint.json_schema(SCHEMA)
+VALIDATOR = Draft202012Validator(SCHEMA)
+
+
+def written(constraint, seed, *, length, max_tokens):
+    """The answer to random logits, canvas after canvas: few rows of them, in any order."""
+    rng = np.random.default_rng(seed)
+    few = rng.normal(0, 4, (8, SIZE)).astype(np.float32)
+    text, tokens = constraint.follow(vocabulary(), max_tokens), []
+    while not text.is_over and len(tokens) < max_tokens:
+        rules = text.rules(length)
+        logits = mx.array(few[rng.integers(0, len(few), length)][None])
+        row = rules.read(logits).tokens.tolist()
+        ends = [i for i, token in enumerate(row) if token_bytes()[token] is None]
+        kept = row[: min([*ends, max_tokens - len(tokens)])]
+        tokens += kept
+        if len(kept) < length:
+            break
+        text.commit(kept)
+    return b"".join(token_bytes()[token] for token in tokens)
+
+
+def check_valid(count):
+    for seed in range(count):
+        answer = written(CONSTRAINT, seed, length=64, max_tokens=(100, 128, 200)[seed % 3])
+        VALIDATOR.validate(json.loads(answer))
+
+
+def test_six_answers_to_random_logits_are_valid():
+    check_valid(6)
+
+
+@pytest.mark.slow
+def test_a_thousand_answers_to_random_logits_are_valid():
+    check_valid(1000)
+
+
+def test_preparation_is_bounded_and_kept():
+    """In a process of its own: at most 500 MB more than the vocabulary alone, at most 5 s."""
+    folder = str(Path(__file__).parent)
+    code = (
+        f"import sys; sys.path[:0] = {[folder, str(Path(folder).parent)]!r}\n"
+        "import resource, time\n"
+        "from test_at_size import CONSTRAINT, vocabulary\n"
+        "vocabulary()\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "started = time.process_time()\n"
+        "CONSTRAINT.follow(vocabulary(), 200)\n"
+        "first = time.process_time()\n"
+        "CONSTRAINT.follow(vocabulary(), 200)\n"
+        "again = time.process_time() - first\n"
+        "after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "print(first - started, again, after - before)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    first, again, grown = map(float, done.stdout.split())
+    assert first < 5.0
+    assert again < 0.1
+    assert grown * (1 if sys.platform == "darwin" else 1024) < 500e6
+
+
+@pytest.mark.slow
+def test_a_step_costs_at_most_twice_the_unconstrained_sampler():
+    length, key = 256, mx.random.key(3)
+    logits = mx.random.normal((1, length, SIZE), key=key) * 3
+    rules = CONSTRAINT.follow(vocabulary(), 256).rules(length)
+    draws = SeededDraws(0)
+
+    def step(constrained):
+        started = time.perf_counter()
+        masked = (rules.masked(logits) if constrained else logits) / 0.7
+        mx.eval(masked)
+        statistics = sampling.logit_statistics(masked)
+        accepted = sampling.accept_within_bound(statistics.entropy, 0.1)
+        tokens, noise = draws.candidates(masked), draws.renoise((1, length), SIZE)
+        if constrained:
+            reading = rules.read(masked)
+            tokens, noise = reading.joined(tokens, accepted), rules.noise(noise)
+        mx.eval(mx.where(accepted, tokens, noise), statistics.best)
+        return time.perf_counter() - started
+
+    step(True)
+    times = [(step(False), step(True)) for _ in range(3)]
+    plain, constrained = (sorted(column)[1] for column in zip(*times, strict=True))
+    assert constrained < 2 * plain, times
+
+
+def test_end_tokens_fill_what_is_left_of_a_canvas():
+    constraint = CanvasConstraint.text('{"name"')
+    row = constraint.follow(vocabulary(), 8).rules(8).read(mx.zeros((1, 8, SIZE))).tokens.tolist()
+    used = [token for token in row if token_bytes()[token] is not None]
+    assert b"".join(token_bytes()[token] for token in used) == b'{"name"'
+    assert row[len(used)] in (1, TURN_END)
+    assert all(token_bytes()[token] is None for token in row[len(used) :])
