@@ -9,9 +9,11 @@ Names are imported when they are first used, so that the command line's help nee
 """
 
 import importlib
+import os
 from typing import TYPE_CHECKING
 
 from mlx_diffusiongemma.backend import require_backend
+from mlx_diffusiongemma.chips import chip_name, prepare_mlx
 from mlx_diffusiongemma.version import __version__
 
 if TYPE_CHECKING:
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
     from mlx_diffusiongemma.runtime import Runtime, load, load_model
     from mlx_diffusiongemma.session import Session
 
+prepare_mlx(os.environ, chip_name())
 require_backend()
 
 _HOME = {

@@ -3,11 +3,13 @@
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import mlx.core as mx
 
 from mlx_diffusiongemma.checkpoint import TensorInfo
+from mlx_diffusiongemma.chips import family
 from mlx_diffusiongemma.config import ModelConfig
 from mlx_diffusiongemma.errors import ConfigError, MemoryNeedError
 from mlx_diffusiongemma.model.diffusion_gemma import PREFILL_CHUNK
@@ -20,6 +22,7 @@ DEFAULT_CONTEXT = 4096  # tokens that the memory check makes room for when none 
 # Float32 arrays over canvas and vocabulary that a step holds at its peak: logits, those of the step
 # before, their logarithms and probabilities, the draw. Measured: 4.0 in bfloat16, 4.5 in float32.
 _STEP_ARRAYS = 4.5
+_WITHOUT_BFLOAT16 = (1, 2)  # families of Apple chips
 _FIRST_BFLOAT16 = 8  # major compute capability of the first NVIDIA GPUs that calculate in it
 # What to advise when a model does not fit, the closest to the original first.
 _SMALLER = ("8bit", "mixed-4-8", "mixed-3-8", "mixed-2-8")
@@ -30,14 +33,42 @@ def compute_dtype(config: ModelConfig, name: str | None) -> mx.Dtype:
 
     On a GPU that is what the checkpoint says. On the CPU back-end it is float32: quantised
     products are many times slower in the half types there, and `mx.gather_mm` has no others. So it
-    is instead of bfloat16 on an NVIDIA GPU that cannot calculate in it; float16 is too narrow for
-    the activations of this family.
+    is instead of bfloat16 on an NVIDIA GPU that cannot calculate in it. Apple's M1 and M2 emulate
+    bfloat16, slowly: there it is float16, as long as the activations fit (`range_check`).
     """
     check_dtype_name(name)
     if name is None:
-        narrow = on_cpu() or (config.dtype == "bfloat16" and not has_bfloat16())
-        name = "float32" if narrow else config.dtype
+        name = config.dtype
+        if on_cpu() or (name == "bfloat16" and not has_bfloat16()):
+            name = "float32"
+        elif narrows(config):
+            name = "float16"
     return DTYPES[name]
+
+
+def narrows(config: ModelConfig) -> bool:
+    """Whether this device computes a bfloat16 model in float16 unless it is told otherwise."""
+    return config.dtype == "bfloat16" and not on_cpu() and emulates_bfloat16()
+
+
+def emulates_bfloat16() -> bool:
+    """Whether the device only emulates bfloat16: Apple's M1 and M2."""
+    return family(str(mx.device_info().get("device_name", ""))) in _WITHOUT_BFLOAT16
+
+
+def wire_memory() -> None:
+    """Let Metal keep as much of MLX's memory in place as it recommends. Once in a process.
+
+    Raised and lowered for every request, the limit would have all buffers filed again.
+    """
+    limit = mx.device_info().get("max_recommended_working_set_size")
+    if limit is not None and not on_cpu():
+        _wire(int(limit))
+
+
+@cache
+def _wire(limit: int) -> None:
+    mx.set_wired_limit(limit)
 
 
 def has_bfloat16() -> bool:

@@ -102,6 +102,8 @@ def _dtype(kind: str) -> tuple[str | None, str]:
         return "float32", "MLX's CPU back-end is many times slower in half precision"
     if not device.has_bfloat16():
         return "float32", "this GPU does not calculate in bfloat16; a float16 checkpoint stays so"
+    if device.emulates_bfloat16():
+        return "float16", "this chip emulates bfloat16; bfloat16 if the activations do not fit"
     return None, "as the checkpoint says; the released one says bfloat16"
 
 
@@ -123,7 +125,7 @@ def _run_demo() -> None:
     """Two steps after a long prompt: every operation that has kernels runs."""
     model = load_model(hub.DEMO)
     cache = model.make_cache()
-    model.prefill(mx.full((1, _LONG_PROMPT), 3, mx.int32), cache)
+    model.prefill(mx.full((1, _LONG_PROMPT), 3, mx.int32), cache, _LONG_PROMPT)
     steps = denoise(
         lambda canvas, previous: model.denoise(canvas, cache, previous),
         SeededDraws(0),

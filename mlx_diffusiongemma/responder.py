@@ -25,6 +25,7 @@ from mlx_diffusiongemma.passes import Answer, Pass
 from mlx_diffusiongemma.prefix_cache import PrefixCache
 from mlx_diffusiongemma.presets import settings_for
 from mlx_diffusiongemma.prompt_cache import Identity, model_fingerprint
+from mlx_diffusiongemma.range_check import RangeCheck
 from mlx_diffusiongemma.text import Message, Tokenizer
 from mlx_diffusiongemma.turns import turn
 from mlx_diffusiongemma.writing import Plan, Writing
@@ -40,6 +41,7 @@ class Responder:
     tokenizer: Tokenizer
     generation_config: GenerationConfig
     load_seconds: float
+    range_check: RangeCheck | None = None
     pace: Pace = field(default_factory=Pace)
 
     @cached_property
@@ -105,8 +107,11 @@ class Responder:
     ) -> Writing:
         """An answer whose loop has yet to take its first step; within a turn, as it may measure."""
         seed = secrets.randbits(32) if options.seed is None else options.seed
-        plan = self._plan(options, len(prompt_ids))
         cache = PrefixCache(self.model) if cache is None else cache
+        if self.range_check is not None and prompt_ids and self.range_check.on_prompt(prompt_ids):
+            cache.clear()
+            vars(self).pop("identity", None)
+        plan = self._plan(options, len(prompt_ids))
         draws = draws or SeededDraws(seed)
         return Writing(
             loop=self._loop(prompt_ids, options, plan, draws, cache, marks, max_context),

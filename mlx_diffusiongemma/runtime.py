@@ -26,6 +26,7 @@ from mlx_diffusiongemma.errors import ConfigError, DGemmaError
 from mlx_diffusiongemma.events import Event, GenerationResult
 from mlx_diffusiongemma.model import DiffusionGemma
 from mlx_diffusiongemma.options import GenerationOptions
+from mlx_diffusiongemma.range_check import RangeCheck
 from mlx_diffusiongemma.responder import Prompt, Responder, result_of
 from mlx_diffusiongemma.session import Session
 from mlx_diffusiongemma.session_memory import SessionMemory
@@ -80,6 +81,7 @@ def load(
         config=config,
         generation_config=generation_config,
         load_seconds=time.perf_counter() - started,
+        check_range=dtype is None and device.narrows(config),
     )
 
 
@@ -99,6 +101,7 @@ def load_model(
         tensors = plan_tensors(read_tensors(folder)).used.values()
         need = device.memory_need(config, tensors, compute, context)
         device.check_memory(config, need, device.available_memory())
+    device.wire_memory()
     return load_weights(config, folder, compute)
 
 
@@ -122,6 +125,9 @@ class Runtime:
         load_seconds: how long loading took, downloads aside.
         session_memory: what all sessions may keep together; its limit can be set. At first it is
             half of what the weights leave of the device's memory.
+
+    `check_range` has the first prompt decide whether its activations fit float16; see
+    `range_check`.
     """
 
     def __init__(
@@ -132,6 +138,7 @@ class Runtime:
         config: ModelConfig,
         generation_config: GenerationConfig,
         load_seconds: float,
+        check_range: bool = False,
     ):
         self.model = model
         self.tokenizer = tokenizer
@@ -139,7 +146,13 @@ class Runtime:
         self.generation_config = generation_config
         self.load_seconds = load_seconds
         self.session_memory = SessionMemory(_room_for_sessions(model))
-        self._responder = Responder(model, tokenizer, generation_config, load_seconds)
+        self._responder = Responder(
+            model,
+            tokenizer,
+            generation_config,
+            load_seconds,
+            range_check=RangeCheck(model) if check_range else None,
+        )
 
     @property
     def fingerprint(self) -> str:

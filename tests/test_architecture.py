@@ -21,13 +21,13 @@ FOLDERS = {PACKAGE: PACKAGE, "convert": f"{PACKAGE}.convert", "metal": f"{PACKAG
 
 # fmt: off
 LAYERS = [
-    "version", "backend", "errors", "constraints", "fields",
+    "version", "chips", "backend", "errors", "constraints", "fields",
     "options", "presets", "quantization", "config", "released", "recipes", "events",
     "kernels", "model",
     "sampling", "draws", "stopping", "acceptance", "passes", "denoising",
     "prefix_cache", "generation", "autoregressive",
     "text", "answer", "prompt_cache", "turns", "pace",
-    "writing", "responder", "batch", "batch_file", "session_memory", "session",
+    "writing", "range_check", "responder", "batch", "batch_file", "session_memory", "session",
     "checkpoint", "summary", "device", "weights",
     "hub_cache", "hub_refusals", "hub", "hub_remote",
     "runtime", "device_report",

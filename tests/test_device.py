@@ -157,3 +157,24 @@ def test_without_control_groups_there_is_no_limit(tmp_path):
 
 def test_this_machine_has_some_memory():
     assert device.available_memory() > 2**28
+
+
+# Metal ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("on_gpu")
+def test_memory_is_wired_once_in_a_process(monkeypatch):
+    limits = []
+    monkeypatch.setattr(mx, "device_info", lambda: {"max_recommended_working_set_size": 12345})
+    monkeypatch.setattr(mx, "set_wired_limit", limits.append)
+    device._wire.cache_clear()
+    for _ in range(3):
+        device.wire_memory()
+    device._wire.cache_clear()
+    assert limits == [12345]
+
+
+@pytest.mark.usefixtures("on_cpu")
+def test_nothing_is_wired_on_a_cpu(monkeypatch):
+    monkeypatch.setattr(mx, "set_wired_limit", lambda limit: pytest.fail("wired"))
+    device.wire_memory()

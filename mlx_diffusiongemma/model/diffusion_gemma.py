@@ -9,7 +9,7 @@ Module paths are the tensor names of the released checkpoint, so loading renames
 Shapes: B batch, S prompt, L canvas, V vocabulary, D hidden.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
 import mlx.core as mx
@@ -223,6 +223,12 @@ class DiffusionGemma(nn.Module):
         ends = list(accumulate(lengths))
         return [self.head(row) for row in mx.split(hidden, ends[:-1], axis=1)]
 
+    def residual_peak(self, tokens: mx.array) -> mx.array:
+        """float32 scalar: the largest magnitude in the residual stream of int32 [1, S]; or NaN."""
+        streams = self._prefill_layers(tokens, [(tokens.shape[1], self.make_cache())])
+        peaks = [mx.max(mx.abs(stream.residual.astype(mx.float32))) for stream in streams]
+        return mx.max(mx.stack(peaks))
+
     def _begin_step(self, canvas: mx.array, previous_logits: mx.array | None) -> mx.array:
         """What the first layer gets: the canvas's embeddings, conditioned on the step before."""
         decoder = self.model.decoder
@@ -251,15 +257,20 @@ class DiffusionGemma(nn.Module):
         return mx.tanh(logits / cap) * cap
 
     def _prefill_chunk(self, tokens: mx.array, rows: Sequence[_Row]) -> mx.array:
+        *_, last = self._prefill_layers(tokens, rows)
+        for length, cache in rows:
+            cache.offset += length
+        return last.normed
+
+    def _prefill_layers(self, tokens: mx.array, rows: Sequence[_Row]) -> Iterator[Stream]:
+        """What each layer hands on."""
         decoder = self.model.decoder
         stream = decoder.start(self._embed(tokens))
         scalars = self.model.encoder.language_model.layers
         layers = zip(decoder.layers, scalars, decoder.next_norms(), strict=True)
         for index, (layer, own, norm) in enumerate(layers):
             stream = layer.prefill(stream, _pieces(rows, index), own.layer_scalar, norm)
-        for length, cache in rows:
-            cache.offset += length
-        return stream.normed
+            yield stream
 
     def _embed(self, tokens: mx.array) -> mx.array:
         dtype = self.compute_dtype
