@@ -33,6 +33,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 FAILED, NO_GPU = 1, 3
+ASKED = "Who are you?"
 SKIPPED_CODES = {4, 5}  # does not fit the GPU, by released_torch.py; no such tests, by pytest
 SECONDS = 460  # for all parts; what is left of eight minutes is for starting and writing
 _SHOWN = 40  # lines of a failure
@@ -96,12 +97,19 @@ def parts(rehearse: bool) -> tuple[Part, ...]:
         size = ("--small",) if rehearse else ()
         return (sys.executable, f"benchmarks/{name}.py", *options, *size)
 
-    device = (sys.executable, "-m", "mlx_diffusiongemma", "info", "--device", "--json")
+    def command(*words: str) -> tuple[str, ...]:
+        return (sys.executable, "-m", "mlx_diffusiongemma", *words, "--json")
+
+    trace = "tests/fixtures/traces/demo.safetensors"
     with_torch = ("torch", "transformers")
     return (
-        Part("device", device, 60 * patience),
+        Part("device", command("info", "--device"), 60 * patience),
         Part("operations", tests("test_operations"), 120 * patience, ("pytest",)),
         Part("models", tests("test_models"), 120 * patience, ("pytest",)),
+        Part("parity check", command("parity", "check", trace, "--model", "demo"), 60 * patience),
+        Part(
+            "generate", command("generate", "--model", "demo", "--seed", "1", ASKED), 60 * patience
+        ),
         Part("experts", tests("test_experts"), 60 * patience, ("pytest",)),
         Part("step, 4 bits", program("released_step", "--recipe", "mixed-4-8"), 100 * patience),
         Part("prefill memory", tests("test_prefill_memory"), 60 * patience, ("pytest",)),

@@ -1,11 +1,13 @@
 """Traces as files: safetensors, with the manifest as JSON in the file's metadata.
 
-    {"format": "mlx-diffusiongemma parity trace", "version": "1", "manifest": "{...}"}
+    {"format": "mlx-diffusiongemma parity trace", "version": "1", "manifest": "{...}",
+     "digest": "SHA-256 of the manifest and of every array"}
 
 What is read is held against the manifest, array by array: a file that was cut short, changed or
 written by a newer program is one clear error.
 """
 
+import hashlib
 import os
 import secrets
 from pathlib import Path
@@ -16,7 +18,7 @@ from safetensors.numpy import save
 
 from mlx_diffusiongemma.errors import TraceError
 from mlx_diffusiongemma.parity.layout import Spec, expected_arrays
-from mlx_diffusiongemma.parity.trace import Manifest, Trace
+from mlx_diffusiongemma.parity.trace import Arrays, Manifest, Trace
 
 FORMAT = "mlx-diffusiongemma parity trace"
 VERSION = 1
@@ -30,10 +32,12 @@ def write_trace(path: Path, trace: Trace) -> int:
     TraceError when the arrays are not those of the manifest, or not finite numbers.
     """
     check_arrays(trace, "the recording")
+    manifest = trace.manifest.to_json()
     metadata = {
         "format": FORMAT,
         "version": str(VERSION),
-        "manifest": trace.manifest.to_json(),
+        "manifest": manifest,
+        "digest": _digest(manifest, trace.arrays),
     }
     arrays = {name: np.ascontiguousarray(array) for name, array in trace.arrays.items()}
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
@@ -51,7 +55,8 @@ def read_trace(path: Path) -> Trace:
     path.open("rb").close()  # says better than safetensors what is wrong with a path
     try:
         with safe_open(path, framework="numpy") as file:
-            manifest = _manifest(path, file.metadata() or {})
+            metadata = file.metadata() or {}
+            manifest = _manifest(path, metadata)
             names = list(file.keys())
             arrays = {name: file.get_tensor(name) for name in names}
     except SafetensorError as error:
@@ -60,7 +65,19 @@ def read_trace(path: Path) -> Trace:
         ) from None
     trace = Trace(manifest, arrays)
     check_arrays(trace, f"`{path}`")
+    # The first files had no digest.
+    if metadata.get("digest", digest := _digest(metadata["manifest"], arrays)) != digest:
+        raise TraceError(f"`{path}` is not as it was written: its digest differs", hint=_AGAIN)
     return trace
+
+
+def _digest(manifest: str, arrays: Arrays) -> str:
+    """Of every name, dtype, shape and byte, whatever the order in the file."""
+    digest = hashlib.sha256(manifest.encode())
+    for name, array in sorted(arrays.items()):
+        digest.update(f"\0{name} {array.dtype} {array.shape}\0".encode())
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()
 
 
 def _manifest(path: Path, metadata: dict[str, str]) -> Manifest:

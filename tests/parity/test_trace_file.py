@@ -57,6 +57,29 @@ def test_a_file_that_was_cut_short(tmp_path, trace, share):
     refused(tmp_path / "a", "is no trace, or it was cut short")
 
 
+def test_a_number_that_was_changed_on_the_way(tmp_path, trace):
+    """One bit of a float or of a token: both stay what a trace may hold."""
+    write_trace(tmp_path / "a", trace)
+    data = (tmp_path / "a").read_bytes()
+    for name in ("passes/long/denoise/layers/1/routed", "passes/long/canvas"):
+        place = data.index(trace.arrays[name].tobytes())
+        changed = bytearray(data)
+        changed[place] ^= 1
+        (tmp_path / "a").write_bytes(changed)
+        refused(tmp_path / "a", "is not as it was written")
+
+
+def test_a_manifest_that_was_changed_on_the_way(tmp_path, trace):
+    write_trace(tmp_path / "a", trace)
+    data = (tmp_path / "a").read_bytes()
+    (tmp_path / "a").write_bytes(data.replace(b"cpu", b"gpu"))
+    refused(tmp_path / "a", "is not as it was written")
+
+
+def test_the_first_files_had_no_digest(tmp_path, trace):
+    assert read_trace(written(tmp_path / "a", trace)).manifest == trace.manifest
+
+
 def test_another_safetensors_file(tmp_path, trace):
     refused(written(tmp_path / "a", trace, format="pt"), "is no parity trace")
 
