@@ -171,10 +171,10 @@ class Batch:
     def _predict(self, rows: Sequence[_Row]) -> Sequence[Answer]:
         asked = [row.asked for row in rows if isinstance(row.asked, Predict)]
         self._passes += 1
-        return self._responder.model.denoise_rows(
+        return self._responder.model.predict_rows(
             [one.canvas for one in asked],
             [row.writing.cache.kv for row in rows],
-            [one.previous_logits for one in asked],
+            [one.belief for one in asked],
         )
 
 

@@ -10,6 +10,7 @@ The passes themselves it asks for: see `passes`.
 """
 
 from collections.abc import Callable, Generator, Sequence
+from typing import NamedTuple
 
 import mlx.core as mx
 
@@ -18,7 +19,7 @@ from mlx_diffusiongemma.acceptance import SAMPLERS
 from mlx_diffusiongemma.draws import Draws
 from mlx_diffusiongemma.errors import GenerationError
 from mlx_diffusiongemma.events import DenoisingStep
-from mlx_diffusiongemma.kernels import Logits
+from mlx_diffusiongemma.kernels import Belief, Logits
 from mlx_diffusiongemma.options import SMALLEST_CANVAS, SamplerSettings
 from mlx_diffusiongemma.passes import Answer, Evaluate, Pass, Predict, carried_out
 from mlx_diffusiongemma.stopping import BEGINNING, STOP_RULES, Shown, standing_of
@@ -43,9 +44,12 @@ def denoise(
     loop = denoising_loop(
         draws, settings, canvas_length=canvas_length, vocab_size=vocab_size, shrink_at=shrink_at
     )
-    return carried_out(
-        loop, lambda asked: predict(asked.canvas, asked.previous_logits), _nothing_to_read
-    )
+
+    def answer(asked: Predict) -> Logits:
+        previous = None if asked.belief is None else asked.belief.logits.values()
+        return Logits(predict(asked.canvas, previous))
+
+    return carried_out(loop, answer, _nothing_to_read)
 
 
 def denoising_loop(
@@ -67,15 +71,19 @@ def denoising_loop(
     """
     shape = (1, canvas_length)
     canvas = draws.initial_canvas(shape, vocab_size)
-    previous: mx.array | None = None
+    belief: Belief | None = None
     history: list[Shown] = []
     standing = BEGINNING
     for step in range(settings.max_denoising_steps):
-        logits = _scaled((yield Predict(canvas, previous)), step, settings)
-        previous = None  # one of the two is enough: they are large
+        answer = yield Predict(canvas, belief)
+        belief = None  # its logits are large, and not needed any more
         before = history[-1] if history else None
-        canvas, now, summary = advance(logits, canvas, before, draws, settings, vocab_size)
-        yield Evaluate((canvas, summary, now.argmax_canvas, now.accepted, now.entropy))
+        scaled, answer = _scaled(answer, step, settings), None
+        taken = advance(scaled, canvas, before, draws, settings, vocab_size)
+        del scaled
+        canvas, now, summary = taken.canvas, taken.shown, taken.summary
+        shown = now.argmax_canvas, now.accepted, now.entropy
+        yield Evaluate((canvas, summary, *shown, taken.belief.normaliser))
         numbers: list[float] = summary[0].tolist()  # type: ignore[assignment]
         mean_entropy, best_changed, accepted_changed, not_finite = numbers
         if not_finite:
@@ -95,15 +103,24 @@ def denoising_loop(
         yield reported
         if converged or step + 1 == settings.max_denoising_steps:
             break
-        previous = logits.values()
-        del logits
+        belief = taken.belief
+        del taken
         history = [*history, now][-max(settings.stability_threshold, 2) :]
         if shrink_at and (keep := _shrunk_length(history, shrink_at)) < shape[1]:
             shape = (1, keep)
-            canvas, previous = canvas[:, :keep], previous[:, :keep]
+            canvas, belief = canvas[:, :keep], belief.first(keep)
             history = [shown.first(keep) for shown in history]
             standing = standing_of(history)
     return reported
+
+
+class Taken(NamedTuple):
+    """What a step comes to; see `advance`."""
+
+    canvas: mx.array
+    shown: Shown
+    summary: mx.array
+    belief: Belief
 
 
 def advance(
@@ -113,7 +130,7 @@ def advance(
     draws: Draws,
     settings: SamplerSettings,
     vocab_size: int,
-) -> tuple[mx.array, Shown, mx.array]:
+) -> Taken:
     """Everything of a step that follows the network; all of it is left lazy.
 
     Args:
@@ -123,9 +140,10 @@ def advance(
         draws, settings, vocab_size: as in `denoising_loop`.
 
     Returns:
-        the next canvas int32 [1, L]; what this step shows; its summary, see `kernels.renew`. At the
-        first step the summary says that nothing has changed.
+        the next canvas int32 [1, L]; what this step shows; its summary, see `kernels.renew`, which
+        says at the first step that nothing has changed; what the next step is told.
     """
+    logits = kernels.prepared(logits)
     statistics = sampling.logit_statistics(logits)
     accepted, tokens = SAMPLERS[settings.sampler](
         logits, statistics, canvas, before, draws, settings
@@ -136,7 +154,7 @@ def advance(
     canvas, summary = kernels.renew(
         accepted, tokens, noise, statistics, since.accepted, since.argmax_canvas
     )
-    return canvas, now, summary
+    return Taken(canvas, now, summary, Belief(logits, statistics.normaliser))
 
 
 def _nothing_to_read(tokens: list[int]) -> None:
@@ -147,7 +165,7 @@ def _scaled(logits: Answer, step: int, settings: SamplerSettings) -> Logits:
     assert logits is not None
     most = settings.max_denoising_steps
     heat = sampling.temperature(most - step, most, t_min=settings.t_min, t_max=settings.t_max)
-    return Logits(logits, temperature=heat)
+    return logits.at(heat)
 
 
 def _not_finite(canvas_index: int, step: int) -> GenerationError:

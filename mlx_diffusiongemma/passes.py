@@ -13,6 +13,8 @@ from typing import TypeVar
 
 import mlx.core as mx
 
+from mlx_diffusiongemma.kernels import Belief, Logits
+
 
 @dataclass(frozen=True, eq=False)
 class Read:
@@ -27,16 +29,15 @@ class Read:
 
 @dataclass(frozen=True, eq=False)
 class Predict:
-    """A decoder pass over the canvas; the answer is its float32 logits [1, L, V], softcapped.
+    """A decoder pass over the canvas; the answer is its logits [1, L, V] at temperature 1.
 
     Attributes:
         canvas: int32 [1, L].
-        previous_logits: float32 [1, L, V], the temperature-scaled logits of the step before; None
-            at the first step.
+        belief: what the step before believed; None at the first step.
     """
 
     canvas: mx.array
-    previous_logits: mx.array | None
+    belief: Belief | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,14 +51,14 @@ class Evaluate:
 
 
 Pass = Read | Predict | Evaluate
-Answer = mx.array | None
+Answer = Logits | None
 E = TypeVar("E")
 R = TypeVar("R")
 
 
 def carried_out(
     loop: Generator[Pass | E, Answer, R],
-    predict: Callable[[Predict], mx.array],
+    predict: Callable[[Predict], Logits],
     read: Callable[[list[int]], None],
 ) -> Generator[E, None, R]:
     """The events of a loop, every pass done as it comes; returns what the loop returns."""

@@ -12,6 +12,7 @@ from itertools import takewhile
 
 import mlx.core as mx
 
+from mlx_diffusiongemma.kernels import Logits
 from mlx_diffusiongemma.model import DiffusionGemma, KVCache
 from mlx_diffusiongemma.passes import Predict
 
@@ -76,9 +77,9 @@ class PrefixCache:
         self.tokens += tokens
         self.nbytes = self.kv.nbytes
 
-    def predict(self, asked: Predict) -> mx.array:
+    def predict(self, asked: Predict) -> Logits:
         """Do a decoder pass over a canvas that follows the tokens."""
-        return self._model.denoise(asked.canvas, self.kv, asked.previous_logits)
+        return self._model.predict(asked.canvas, self.kv, asked.belief)
 
     def read_ahead(self, token: mx.array) -> mx.array:
         """Begin to read a token, int32 [1, 1], that may still be in computation.

@@ -5,6 +5,7 @@ import numpy as np
 
 from mlx_diffusiongemma.draws import SeededDraws
 from mlx_diffusiongemma.generation import alone, block_loop
+from mlx_diffusiongemma.kernels import Logits
 from mlx_diffusiongemma.prefix_cache import PrefixCache
 
 
@@ -41,12 +42,13 @@ class ScriptedModel:
         cache.offset += tokens.shape[1]
         return tokens
 
-    def denoise(self, canvas, cache, previous_logits):
-        self.denoised.append((canvas, previous_logits))
+    def predict(self, canvas, cache, belief):
+        previous = None if belief is None else belief.logits.values()
+        self.denoised.append((canvas, previous))
         block = self.blocks[len(self.prefilled) - 1]
         if callable(block):
-            return block(canvas, previous_logits)
-        return certain_of(block, self.config.vocab_size)
+            return Logits(block(canvas, previous))
+        return Logits(certain_of(block, self.config.vocab_size))
 
 
 class _Offset:

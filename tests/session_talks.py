@@ -30,7 +30,7 @@ class WatchedModel:
         self.parameters = model.parameters
         self.make_cache = model.make_cache
         self.compute_dtype = model.compute_dtype
-        self.prefill_rows, self.denoise_rows = model.prefill_rows, model.denoise_rows
+        self.prefill_rows, self.predict_rows = model.prefill_rows, model.predict_rows
         self.forget()
 
     def forget(self):
@@ -40,9 +40,9 @@ class WatchedModel:
         self.read.append(tokens[0].tolist())
         return self._model.prefill(tokens, cache)
 
-    def denoise(self, canvas, cache, previous_logits):
-        logits = self._model.denoise(canvas, cache, previous_logits)
-        self.logits.append(logits)
+    def predict(self, canvas, cache, belief):
+        logits = self._model.predict(canvas, cache, belief)
+        self.logits.append(logits.values())
         return logits
 
 

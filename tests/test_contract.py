@@ -10,6 +10,7 @@ from mlx_diffusiongemma import GenerationOptions, Runtime, load
 from mlx_diffusiongemma.config import read_generation_config
 from mlx_diffusiongemma.errors import ConfigError, GenerationError, PromptError
 from mlx_diffusiongemma.hub import resolve
+from mlx_diffusiongemma.kernels import Logits
 from mlx_diffusiongemma.options import SamplerSettings
 
 STORY = "Tell me a story about a frog."
@@ -101,15 +102,15 @@ def test_options_that_nothing_reads_are_refused():
 @pytest.mark.parametrize(("retry", "tries"), [(True, 2), (False, 1)])
 def test_an_empty_answer_is_tried_once_more_unless_it_is_wanted(demo, monkeypatch, retry, tries):
     """A bias makes the end token certain at position 0."""
-    denoise, begun = demo.model.denoise, []
+    predict, begun = demo.model.predict, []
 
-    def biased(canvas, cache, previous_logits):
-        begun.append(previous_logits is None)
-        logits = denoise(canvas, cache, previous_logits)
-        logits[:, 0, 1] = 60.0
-        return logits
+    def biased(canvas, cache, belief):
+        begun.append(belief is None)
+        values = predict(canvas, cache, belief).values()
+        values[:, 0, 1] = 60.0
+        return Logits(values)
 
-    monkeypatch.setattr(demo.model, "denoise", biased)
+    monkeypatch.setattr(demo.model, "predict", biased)
     assert GenerationOptions().retry_empty
     result = demo.generate(STORY, GenerationOptions(seed=1, retry_empty=retry))
     assert (result.text, result.finish_reason) == ("", "empty")

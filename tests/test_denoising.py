@@ -163,7 +163,7 @@ def test_a_step_waits_for_the_device_once():
             asked.append(loop.send(answer))
             answer = None
             if isinstance(asked[-1], Predict):
-                answer = noisy(3)(asked[-1].canvas, asked[-1].previous_logits)
+                answer = Logits(noisy(3)(asked[-1].canvas, None))
     except StopIteration:
         kinds = [type(one) for one in asked if isinstance(one, Predict | Evaluate)]
     assert kinds == [Predict, Evaluate] * 4

@@ -15,6 +15,7 @@ from mlx_diffusiongemma.bench.ledger import FULL, SLIDING
 ROOT = Path(__file__).resolve().parents[1]
 PEER = ROOT / "benchmarks" / "ledger_mlx_vlm_0.7.10.json"
 LAUNCHES_OF_A_LAYER = 26
+LAUNCHES_OUTSIDE = 20
 SHARE_OF_PEER = 0.55
 
 
@@ -136,7 +137,10 @@ def test_layers_and_the_rest_are_the_whole_step(ours):
 def test_the_kernels_are_in_the_step(ours):
     layer = {"prepare_heads", "add_attention", "route", "geglu", "add_feed_forward"}
     assert layer <= set(ours.layers[SLIDING].launches)
-    assert {"logit_statistics", "accept_within_bound"} <= set(ours.sampler.launches)
+    begin = {"probabilities", "soft_norm", "condition"}
+    assert begin <= set(ours.model.launches)
+    sampler = {"logit_statistics", "draw_tokens", "noise_tokens", "accept_within_bound", "renew"}
+    assert set(ours.sampler.launches) == sampler
 
 
 def test_the_experts_are_the_stock_ones(ours):
@@ -146,6 +150,14 @@ def test_the_experts_are_the_stock_ones(ours):
 @pytest.mark.parametrize("kind", [SLIDING, FULL])
 def test_a_layer_launches_no_more_than_its_budget(ours, kind):
     assert ours.layers[kind].launches.total() <= LAUNCHES_OF_A_LAYER
+
+
+def test_outside_of_the_layers_little_is_launched(ours):
+    assert ours.outside.launches.total() <= LAUNCHES_OUTSIDE
+
+
+def test_one_array_is_as_large_as_a_canvas_times_the_vocabulary(ours):
+    assert ours.step.large == Counter({"QuantizedMatmul": 1})  # the head's
 
 
 def test_the_network_joins_selects_and_sorts_nothing(ours):

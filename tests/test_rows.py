@@ -6,7 +6,8 @@ import pytest
 import tiny
 from tolerances import PARITY
 
-from mlx_diffusiongemma.model.diffusion_gemma import packed
+from mlx_diffusiongemma.model.chunks import packed
+from mlx_diffusiongemma.model.self_conditioning import believed
 
 VOCABULARY, WINDOW = 64, 8
 PROMPTS = (3, 30, 1, 8)  # below, beyond and at the window, and a single token
@@ -49,13 +50,13 @@ def test_each_sequence_gets_what_it_gets_alone(model, chunk_size):
     model.prefill_rows(prompts, caches, chunk_size)
     for turn, canvases in enumerate(blocks):
         arrays = [mx.array([canvas], mx.int32) for canvas in canvases]
-        first = model.denoise_rows(arrays, caches, [None] * len(arrays))
+        first = model.predict_rows(arrays, caches, [None] * len(arrays))
         # Half of the rows are at their first step while the others are at their second.
-        previous = [logits / 0.7 if row % 2 else None for row, logits in enumerate(first)]
-        second = model.denoise_rows(arrays, caches, previous)
+        beliefs = [believed(one.at(0.7)) if row % 2 else None for row, one in enumerate(first)]
+        second = model.predict_rows(arrays, caches, beliefs)
         for row, (_, logits) in enumerate(want):
-            assert_close(first[row], logits[2 * turn])
-            assert_close(second[row], logits[2 * turn + row % 2])
+            assert_close(first[row].values(), logits[2 * turn])
+            assert_close(second[row].values(), logits[2 * turn + row % 2])
         model.prefill_rows(canvases, caches, chunk_size)
     for cache, (cold, _) in zip(caches, want, strict=True):
         assert cache.offset == cold.offset
@@ -94,5 +95,5 @@ def test_one_row_computes_the_very_numbers_of_a_single_pass(model):
     for cache in caches:
         model.prefill(mx.array([prompt], mx.int32), cache)
     one = model.denoise(mx.array([canvas], mx.int32), caches[0], None)
-    (other,) = model.denoise_rows([mx.array([canvas], mx.int32)], [caches[1]], [None])
-    assert np.array_equal(np.array(one), np.array(other))
+    (other,) = model.predict_rows([mx.array([canvas], mx.int32)], [caches[1]], [None])
+    assert np.array_equal(np.array(one), np.array(other.values()))

@@ -28,7 +28,7 @@ from mlx_diffusiongemma.config import LayerConfig, ModelConfig
 from mlx_diffusiongemma.denoising import advance
 from mlx_diffusiongemma.draws import SeededDraws
 from mlx_diffusiongemma.errors import ConfigError
-from mlx_diffusiongemma.kernels import Logits, dispatch
+from mlx_diffusiongemma.kernels import Belief, Logits, dispatch
 from mlx_diffusiongemma.model import DiffusionGemma
 from mlx_diffusiongemma.model.cache import KVCache
 from mlx_diffusiongemma.options import SamplerSettings
@@ -191,31 +191,39 @@ def _count(
     mx.eval(cache.arrays)
     names, weights = zip(*tree_flatten(model.parameters()), strict=True)
     canvas = mx.zeros((1, config.canvas_length), mx.int32)
-    logits = mx.zeros((1, config.canvas_length, config.vocab_size))
+    raw = mx.zeros((*canvas.shape, config.vocab_size), model.compute_dtype)
 
-    def run(canvas: mx.array, logits: mx.array, before: mx.array, *arrays: mx.array) -> Any:
-        model.load_weights(list(zip(names, arrays, strict=True)))
-        return pieces(model, cache, canvas, logits, before)
+    def run(canvas: mx.array, raw: mx.array, *arrays: mx.array) -> Any:
+        model.load_weights(list(zip(names, arrays[3:], strict=True)))
+        belief = Belief(model_logits(raw), arrays[0])
+        return pieces(model, cache, canvas, belief, Shown(canvas, arrays[1], arrays[2]))
 
+    def model_logits(raw: mx.array) -> Logits:
+        return Logits(raw, config.final_logit_softcapping, SamplerSettings().t_max)
+
+    numbers = mx.zeros(canvas.shape)
     with dispatch.as_on_metal():
-        nodes = graph.trace(run, [canvas, logits, canvas, *weights])
-    return graph.count(nodes, large=logits.size)
+        nodes = graph.trace(run, [canvas, raw, numbers, numbers > 0, numbers, *weights])
+    return graph.count(nodes, large=raw.size)
 
 
 def _pass(
-    model: DiffusionGemma, cache: KVCache, canvas: mx.array, logits: mx.array, before: mx.array
+    model: DiffusionGemma, cache: KVCache, canvas: mx.array, belief: Belief, before: Shown
 ) -> mx.array:
-    return model.denoise(canvas, cache, logits)
+    return model.predict(canvas, cache, belief).raw
 
 
 def _step(
-    model: DiffusionGemma, cache: KVCache, canvas: mx.array, logits: mx.array, before: mx.array
+    model: DiffusionGemma, cache: KVCache, canvas: mx.array, belief: Belief, before: Shown
 ) -> tuple[mx.array, ...]:
     settings, draws = SamplerSettings(), SeededDraws(0)
-    scaled = Logits(model.denoise(canvas, cache, logits), temperature=settings.t_max)
-    shown = Shown(before, before, before)
-    canvas, now, summary = advance(scaled, canvas, shown, draws, settings, model.config.vocab_size)
-    return canvas, summary, now.argmax_canvas, now.accepted, now.entropy, scaled.values()
+    logits = model.predict(canvas, cache, belief).at(settings.t_max)
+    taken = advance(logits, canvas, before, draws, settings, model.config.vocab_size)
+    shown = taken.shown
+    return (
+        *(taken.canvas, taken.summary, shown.argmax_canvas, shown.accepted, shown.entropy),
+        *(taken.belief.normaliser, taken.belief.logits.raw),
+    )
 
 
 def lazy_model(config: ModelConfig, recipe: Recipe) -> DiffusionGemma:

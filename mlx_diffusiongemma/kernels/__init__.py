@@ -6,7 +6,7 @@ CPU back-end.
 """
 
 from mlx_diffusiongemma.kernels.activation import geglu, geglu_halves
-from mlx_diffusiongemma.kernels.certainty import accept_within_bound, logit_statistics
+from mlx_diffusiongemma.kernels.certainty import accept_within_bound, logit_statistics, prepared
 from mlx_diffusiongemma.kernels.conditioning import condition, probabilities, soft_norm
 from mlx_diffusiongemma.kernels.dense import expectation, linear
 from mlx_diffusiongemma.kernels.drawing import draw_tokens, noise_tokens
@@ -52,6 +52,7 @@ __all__ = [
     "logit_statistics",
     "noise_tokens",
     "prepare_heads",
+    "prepared",
     "probabilities",
     "renew",
     "route",

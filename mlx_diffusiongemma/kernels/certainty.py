@@ -29,6 +29,13 @@ def logit_statistics(logits: Logits) -> LogitStatistics:
     return reference.logit_statistics(logits)
 
 
+def prepared(logits: Logits) -> Logits:
+    """What the sampler reads several times: as it is for kernels, else computed once for all."""
+    if dispatch.uses_kernels(_STATISTICS, logits):
+        return logits
+    return Logits(logits.values())
+
+
 def accept_within_bound(entropy: mx.array, entropy_bound: float) -> mx.array:
     """The positions of float32 [B, L] to accept; see `reference_sampler`."""
     if entropy.shape[-1] <= _MOST_THREADS and dispatch.uses_kernels(_ACCEPT, entropy):

@@ -3,9 +3,12 @@
 Letters: B batch, L canvas, V vocabulary.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import mlx.core as mx
+
+_NUMBERS_AT_A_TIME = 65_536
 
 
 class Logits(NamedTuple):
@@ -23,7 +26,7 @@ class Logits(NamedTuple):
         values = self.raw.astype(mx.float32)
         if self.cap:
             values = mx.tanh(values / self.cap) * self.cap
-        return values / self.temperature
+        return values if self.temperature == 1 else values / self.temperature
 
     def of(self, tokens: mx.array) -> mx.array:
         """float32 [...]: the values of one token for each row, int32 [...]."""
@@ -53,6 +56,10 @@ class Belief(NamedTuple):
     logits: Logits
     normaliser: mx.array
 
+    def first(self, length: int) -> "Belief":
+        """That of the first positions of [B, L, V]."""
+        return Belief(self.logits.first(length), self.normaliser[:, :length])
+
 
 class Renewed(NamedTuple):
     """What `renew` makes."""
@@ -66,12 +73,16 @@ def logit_statistics(logits: Logits) -> LogitStatistics:
 
     The entropy is NaN where the logits hold NaN or +inf, or -inf only.
     """
+    return LogitStatistics(*_by_rows(_statistics, logits))
+
+
+def _statistics(logits: Logits) -> tuple[mx.array, ...]:
     values = logits.values()
     normaliser = mx.logsumexp(values, axis=-1, keepdims=True)
     log_probs = values - normaliser
     terms = mx.where(log_probs == -mx.inf, 0.0, mx.exp(log_probs) * log_probs)
     best = mx.argmax(values, axis=-1).astype(mx.int32)
-    return LogitStatistics(-mx.sum(terms, axis=-1), normaliser.squeeze(-1), best)
+    return -mx.sum(terms, axis=-1), normaliser.squeeze(-1), best
 
 
 def draw_tokens(logits: Logits, statistics: LogitStatistics, key: mx.array) -> mx.array:
@@ -82,10 +93,35 @@ def draw_tokens(logits: Logits, statistics: LogitStatistics, key: mx.array) -> m
     sum below it, and where logits are no numbers, that is the best token.
     """
     numbers = mx.random.uniform(shape=statistics.best.shape, key=key)
-    probs = mx.exp(logits.values() - statistics.normaliser[..., None])
+    (tokens,) = _by_rows(_draw, logits, statistics.normaliser, statistics.best, numbers)
+    return tokens
+
+
+def _draw(
+    logits: Logits, normaliser: mx.array, best: mx.array, numbers: mx.array
+) -> tuple[mx.array, ...]:
+    probs = mx.exp(logits.values() - normaliser[..., None])
     passed = (mx.cumsum(probs, axis=-1) > numbers[..., None]) & (probs > 0)
     first = mx.argmax(passed, axis=-1).astype(mx.int32)
-    return mx.where(mx.any(passed, axis=-1), first, statistics.best)
+    return (mx.where(mx.any(passed, axis=-1), first, best),)
+
+
+def _by_rows(
+    function: Callable[..., tuple[mx.array, ...]], logits: Logits, *arrays: mx.array
+) -> list[mx.array]:
+    """`function`, of logits and arrays with a number for each row, for a few rows at a time.
+
+    So its temporary arrays are small: they stay in the cache, and MLX, which makes arrays ahead of
+    their numbers, never holds many as wide as the vocabulary for every row.
+    """
+    shape, size = logits.raw.shape[:-1], logits.raw.shape[-1]
+    raw, flat = logits.raw.reshape(-1, size), [array.reshape(-1) for array in arrays]
+    at_a_time = max(_NUMBERS_AT_A_TIME // size, 1)
+    pieces = []
+    for start in range(0, raw.shape[0], at_a_time):
+        rows = slice(start, start + at_a_time)
+        pieces.append(function(logits._replace(raw=raw[rows]), *[each[rows] for each in flat]))
+    return [mx.concatenate(list(parts)).reshape(shape) for parts in zip(*pieces, strict=True)]
 
 
 def noise_tokens(shape: tuple[int, int], vocab_size: int, key: mx.array) -> mx.array:

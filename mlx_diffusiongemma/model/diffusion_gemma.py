@@ -3,7 +3,8 @@
     prefill(tokens, cache)                   causal, writes the KV cache
     next_logits(token, cache)                the same for one token, and what comes after it
     denoise(canvas, cache, previous_logits)  bidirectional over the canvas, reads the KV cache
-    prefill_rows, denoise_rows               the same for several sequences in one pass
+    predict(canvas, cache, belief)           the same as `generate` asks it: nothing is made twice
+    prefill_rows, predict_rows               the same for several sequences in one pass
 
 Module paths are the tensor names of the released checkpoint, so loading renames nothing.
 Shapes: B batch, S prompt, L canvas, V vocabulary, D hidden.
@@ -16,13 +17,14 @@ import mlx.core as mx
 from mlx import nn
 
 from mlx_diffusiongemma.config import ModelConfig
-from mlx_diffusiongemma.kernels import Stream
+from mlx_diffusiongemma.kernels import Belief, Logits, Stream
 from mlx_diffusiongemma.kernels.dispatch import on_cpu
 from mlx_diffusiongemma.model.attention import Piece
 from mlx_diffusiongemma.model.cache import KVCache, LayerCache
+from mlx_diffusiongemma.model.chunks import packed
 from mlx_diffusiongemma.model.decoder_layer import DecoderLayer
 from mlx_diffusiongemma.model.layers import Embedding, RMSNorm, embedding_scale
-from mlx_diffusiongemma.model.self_conditioning import SelfConditioning, soft_embedding
+from mlx_diffusiongemma.model.self_conditioning import SelfConditioning, believed, soft_embedding
 
 PREFILL_CHUNK = 2048
 # Without a fused kernel, attention within a window costs as much as without one: so a chunk should
@@ -187,18 +189,30 @@ class DiffusionGemma(nn.Module):
         Returns:
             float32 [B, L, V], softcapped logits.
         """
-        hidden = self._denoise(
-            self._begin_step(canvas, previous_logits), [(canvas.shape[1], cache)]
-        )
-        return self.head(hidden)
+        belief = None if previous_logits is None else believed(Logits(previous_logits))
+        return self.predict(canvas, cache, belief).values()
 
-    def denoise_rows(
+    def predict(self, canvas: mx.array, cache: KVCache, belief: Belief | None) -> Logits:
+        """`denoise` without an array as wide as the vocabulary but that of the head.
+
+        Args:
+            canvas: int32 [B, L].
+            cache: prefilled.
+            belief: what the step before believed, at its temperature; None at the first step.
+
+        Returns:
+            logits [B, L, V] at temperature 1.
+        """
+        hidden = self._denoise(self._begin_step(canvas, belief), [(canvas.shape[1], cache)])
+        return self._raw_logits(hidden)
+
+    def predict_rows(
         self,
         canvases: Sequence[mx.array],
         caches: Sequence[KVCache],
-        previous_logits: Sequence[mx.array | None],
-    ) -> list[mx.array]:
-        """`denoise` for the canvases of several sequences in one pass.
+        beliefs: Sequence[Belief | None],
+    ) -> list[Logits]:
+        """`predict` for the canvases of several sequences in one pass.
 
         The layers see all tokens at once, so that each weight is read once. Arrays as wide as the
         vocabulary are made for one sequence at a time, and the results are left lazy: evaluate them
@@ -206,22 +220,21 @@ class DiffusionGemma(nn.Module):
 
         Args:
             canvases: int32 [1, L] each; lengths may differ.
-            caches, previous_logits: one for each canvas.
+            caches, beliefs: one for each canvas.
 
         Returns:
-            float32 [1, L, V] each, softcapped logits.
+            logits [1, L, V] each, at temperature 1.
         """
         begun = []
-        for canvas, previous in zip(canvases, previous_logits, strict=True):
-            begun.append(self._begin_step(canvas, previous))
-            mx.eval(begun[-1])
+        for canvas, belief in zip(canvases, beliefs, strict=True):
+            begun.append(self._begin_step(canvas, belief))
+            mx.eval(*begun[-1])
         lengths = [canvas.shape[1] for canvas in canvases]
-        hidden = self._denoise(
-            mx.concatenate(begun, axis=1), list(zip(lengths, caches, strict=True))
-        )
+        stream = Stream(*[mx.concatenate(list(each), axis=1) for each in zip(*begun, strict=True)])
+        hidden = self._denoise(stream, list(zip(lengths, caches, strict=True)))
         mx.eval(hidden)
         ends = list(accumulate(lengths))
-        return [self.head(row) for row in mx.split(hidden, ends[:-1], axis=1)]
+        return [self._raw_logits(row) for row in mx.split(hidden, ends[:-1], axis=1)]
 
     def residual_peak(self, tokens: mx.array) -> mx.array:
         """float32 scalar: the largest magnitude in the residual stream of int32 [1, S]; or NaN."""
@@ -229,22 +242,26 @@ class DiffusionGemma(nn.Module):
         peaks = [mx.max(mx.abs(stream.residual.astype(mx.float32))) for stream in streams]
         return mx.max(mx.stack(peaks))
 
-    def _begin_step(self, canvas: mx.array, previous_logits: mx.array | None) -> mx.array:
+    def _begin_step(self, canvas: mx.array, belief: Belief | None) -> Stream:
         """What the first layer gets: the canvas's embeddings, conditioned on the step before."""
-        decoder = self.model.decoder
-        soft = None
-        if previous_logits is not None:
-            soft = soft_embedding(previous_logits, decoder.embed_tokens, self.compute_dtype)
-            soft = soft * embedding_scale(self.config.hidden_size, self.compute_dtype)
-        return decoder.self_conditioning(self._embed(canvas), soft)
+        decoder, dtype = self.model.decoder, self.compute_dtype
+        soft = [] if belief is None else soft_embedding(belief, decoder.embed_tokens, dtype)
+        embedded = decoder.embed_tokens(canvas).astype(dtype)
+        scale = embedding_scale(self.config.hidden_size, dtype)
+        return decoder.self_conditioning(
+            embedded, soft, scale, decoder.layers[0].input_layernorm.weight
+        )
 
-    def _denoise(self, x: mx.array, rows: Sequence[_Row]) -> mx.array:
+    def _denoise(self, stream: Stream, rows: Sequence[_Row]) -> mx.array:
         decoder = self.model.decoder
-        stream = decoder.start(x)
         layers = zip(decoder.layers, decoder.next_norms(), strict=True)
         for index, (layer, norm) in enumerate(layers):
             stream = layer.denoise(stream, _pieces(rows, index), norm)
         return stream.normed
+
+    def _raw_logits(self, hidden: mx.array) -> Logits:
+        scores = self.model.decoder.embed_tokens.as_linear(hidden)
+        return Logits(scores, cap=self.config.final_logit_softcapping)
 
     def head(self, hidden: mx.array) -> mx.array:
         """float [B, L, D] after the final norm -> float32 [B, L, V], softcapped logits.
@@ -252,9 +269,7 @@ class DiffusionGemma(nn.Module):
         On hidden states of `prefill` these are next-token logits: that pass is a causal language
         model.
         """
-        cap = self.config.final_logit_softcapping
-        logits = self.model.decoder.embed_tokens.as_linear(hidden).astype(mx.float32)
-        return mx.tanh(logits / cap) * cap
+        return self._raw_logits(hidden).values()
 
     def _prefill_chunk(self, tokens: mx.array, rows: Sequence[_Row]) -> mx.array:
         *_, last = self._prefill_layers(tokens, rows)
@@ -280,19 +295,3 @@ class DiffusionGemma(nn.Module):
 
 def _pieces(rows: Sequence[_Row], layer: int) -> list[Piece]:
     return [Piece(length, cache.layers[layer], cache.offset) for length, cache in rows]
-
-
-def packed(lengths: Sequence[int], chunk_size: int) -> list[list[tuple[int, slice]]]:
-    """Rows cut into chunks of `chunk_size` tokens, in order: (row, which of its tokens)."""
-    chunks: list[list[tuple[int, slice]]] = [[]]
-    room = chunk_size
-    for row, length in enumerate(lengths):
-        start = 0
-        while start < length:
-            if not room:
-                chunks.append([])
-                room = chunk_size
-            end = min(length, start + room)
-            chunks[-1].append((row, slice(start, end)))
-            room, start = room - (end - start), end
-    return chunks

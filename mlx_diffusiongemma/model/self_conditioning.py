@@ -1,15 +1,22 @@
 """Self-conditioning: the step before tells this one what it believed.
 
-previous_logits --> softmax --> @ embedding --> soft embedding --> gated MLP --+
-canvas tokens ---> embedding -------------------------------------------------(+)--> norm
+belief --> probabilities --> @ embedding --> soft embedding --> gated MLP --+
+canvas tokens ---> embedding ----------------------------------------------(+)--> norms
 """
+
+from collections.abc import Sequence
 
 import mlx.core as mx
 from mlx import nn
 
 from mlx_diffusiongemma import kernels
 from mlx_diffusiongemma.config import ModelConfig
-from mlx_diffusiongemma.model.layers import FeedForward, RMSNorm, norm_without_scale
+from mlx_diffusiongemma.kernels import Belief, Logits, Stream
+from mlx_diffusiongemma.model.layers import FeedForward, RMSNorm
+
+# Tokens whose probabilities are made at a time: half of the released vocabulary, so that there is
+# never a second array as large as the logits.
+_TOKENS_AT_A_TIME = 131_072
 
 
 class SelfConditioning(FeedForward):
@@ -23,39 +30,66 @@ class SelfConditioning(FeedForward):
         self.pre_norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self._eps = config.rms_norm_eps
 
-    def __call__(self, embeddings: mx.array, soft: mx.array | None = None) -> mx.array:
-        """float [B, L, hidden] and the soft embedding of the same shape, or None for zeros.
+    def __call__(  # type: ignore[override]
+        self,
+        embedded: mx.array,
+        soft: Sequence[mx.array],
+        scale: mx.array,
+        next_norm: mx.array,
+    ) -> Stream:
+        """What the first layer gets.
 
         The reference runs its MLP on zeros at the first step; every map in it takes zero to zero,
         so leaving it out is exact.
+
+        Args:
+            embedded: float [B, L, hidden], rows of the embedding.
+            soft: parts of the soft embedding, of the same shape; none at the first step.
+            scale: what both are multiplied with.
+            next_norm: float [hidden], weights of the first layer's norm.
         """
-        if soft is not None:
-            embeddings = embeddings + super().__call__(self.pre_norm(soft))
-        return norm_without_scale(embeddings, self._eps)
+        signal = None
+        if soft:
+            normed = kernels.soft_norm(soft, scale, self.pre_norm.weight, self._eps)
+            signal = super().__call__(normed)
+        return kernels.condition(embedded, signal, scale, next_norm, self._eps)
 
 
-def soft_embedding(previous_logits: mx.array, embedding: nn.Module, dtype: mx.Dtype) -> mx.array:
-    """Expected embedding under softmax(previous_logits), before the embedding scale.
+def believed(logits: Logits) -> Belief:
+    """What logits say, for self-conditioning; `kernels.logit_statistics` has the same number."""
+    return Belief(logits, mx.logsumexp(logits.values(), axis=-1))
+
+
+def soft_embedding(belief: Belief, embedding: nn.Module, dtype: mx.Dtype) -> list[mx.array]:
+    """Expected embedding under what the step before believed, before the embedding scale.
 
     Args:
-        previous_logits: float [B, L, V], temperature-scaled logits of the step before.
+        belief: of a canvas, [B, L, V].
         embedding: `layers.Embedding`, or `nn.QuantizedEmbedding` in any mode.
-        dtype: the model's compute dtype. Logits pass through it first, as in the reference, which
-            stores them so between steps.
+        dtype: the model's compute dtype, which the probabilities are rounded to.
 
     Returns:
-        float [B, L, hidden] in `dtype`.
+        float [B, L, hidden] in `dtype`, one array or more: their sum is meant.
     """
-    probs = mx.softmax(previous_logits.astype(dtype).astype(mx.float32), axis=-1).astype(dtype)
-    if not isinstance(embedding, nn.QuantizedEmbedding):
-        return kernels.expectation(probs, embedding.weight)
-    return mx.quantized_matmul(
-        probs,
-        embedding.weight,
-        embedding.scales,
-        embedding.biases,
-        transpose=False,
-        group_size=embedding.group_size,
-        bits=embedding.bits,
-        mode=embedding.mode,
-    )
+    size = belief.logits.raw.shape[-1]
+    parts = []
+    for first in range(0, size, _TOKENS_AT_A_TIME):
+        count = min(_TOKENS_AT_A_TIME, size - first)
+        rows = slice(first, first + count)
+        probs = kernels.probabilities(belief, first, count, dtype)
+        if isinstance(embedding, nn.QuantizedEmbedding):
+            biases = embedding.biases
+            part = mx.quantized_matmul(
+                probs,
+                embedding.weight[rows],
+                embedding.scales[rows],
+                None if biases is None else biases[rows],
+                transpose=False,
+                group_size=embedding.group_size,
+                bits=embedding.bits,
+                mode=embedding.mode,
+            )
+        else:
+            part = kernels.expectation(probs, embedding.weight[rows])
+        parts.append(part)
+    return parts

@@ -13,7 +13,7 @@ nobody else may use a model meanwhile.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -90,12 +90,15 @@ class Observation:
         return stream
 
     def self_conditioning(
-        self, embeddings: mx.array, soft: mx.array | None, output: mx.array
+        self, embedded: mx.array, soft: Sequence[mx.array], scale: mx.array, output: mx.array
     ) -> None:
         """What the module of that name got and made of it."""
-        self._note(EMBEDDING, embeddings, layer=None)
-        if soft is not None:
-            self._note(SOFT_EMBEDDING, soft, layer=None)
+        self._note(EMBEDDING, embedded * scale, layer=None)
+        if soft:
+            whole = soft[0]
+            for part in soft[1:]:
+                whole = whole + part
+            self._note(SOFT_EMBEDDING, whole * scale, layer=None)
         self._note(SELF_CONDITIONING, output, layer=None)
 
     def _note(self, operation: str, array: mx.array, **place: None) -> None:
@@ -122,11 +125,17 @@ class _Overheard(nn.Module):
         self.module = module
         self._observation = observation
 
-    def __call__(self, embeddings: mx.array, soft: mx.array | None = None) -> mx.array:
+    def __call__(
+        self,
+        embedded: mx.array,
+        soft: Sequence[mx.array],
+        scale: mx.array,
+        next_norm: mx.array,
+    ) -> Stream:
         """As the module itself."""
-        output: mx.array = self.module(embeddings, soft)
-        self._observation.self_conditioning(embeddings, soft, output)
-        return output
+        stream: Stream = self.module(embedded, soft, scale, next_norm)
+        self._observation.self_conditioning(embedded, soft, scale, stream.residual)
+        return stream
 
 
 @contextmanager

@@ -144,19 +144,31 @@ def rope_base_of_the_other_layer_type(model, patch):
 def soft_embedding_unscaled(model, patch):
     soft_embedding = diffusion_gemma.soft_embedding
     scale = model.config.hidden_size**0.5
-    patch.setattr(diffusion_gemma, "soft_embedding", lambda *args: soft_embedding(*args) / scale)
+    patch.setattr(
+        diffusion_gemma,
+        "soft_embedding",
+        lambda *args: [part / scale for part in soft_embedding(*args)],
+    )
 
 
 def self_conditioning_dropped(model, patch):
     call = SelfConditioning.__call__
-    patch.setattr(SelfConditioning, "__call__", lambda self, x, soft=None: call(self, x, None))
+    patch.setattr(
+        SelfConditioning, "__call__", lambda self, x, soft, *rest: call(self, x, [], *rest)
+    )
 
 
 def embedding_scale_missing(model, patch):
     def embed(self, tokens):
         return self.model.decoder.embed_tokens(tokens)
 
+    condition = kernels.condition
+
+    def unscaled(embedded, signal, scale, *rest):
+        return condition(embedded, signal, mx.ones_like(scale), *rest)
+
     patch.setattr(DiffusionGemma, "_embed", embed)
+    patch.setattr(kernels, "condition", unscaled)
 
 
 def canvas_positions_off_by_one(model, patch):
@@ -180,10 +192,10 @@ def raw_logits_fed_back(model, patch):
                 asked = loop.send(answer)
             except StopIteration as end:
                 return end.value
-            if isinstance(asked, Predict) and asked.previous_logits is not None:
-                asked = replace(asked, previous_logits=raw)
+            if isinstance(asked, Predict) and asked.belief is not None:
+                asked = replace(asked, belief=raw)
             answer = yield asked
-            raw = answer if isinstance(asked, Predict) else raw
+            raw = diffusion_gemma.believed(answer) if isinstance(asked, Predict) else raw
 
     patch.setattr(generation, "denoising_loop", mutated)
 

@@ -33,6 +33,7 @@ def test_both_passes_match_transformers(name, case):
         found = our_passes.errors(model, recording)
     assert not our_passes.failures(found)
     one_for_each = {"prepare_heads", "add_attention", "route", "geglu", "add_feed_forward"}
+    one_for_each |= {"probabilities", "soft_norm", "condition"}
     assert one_for_each <= launched
 
 
@@ -48,4 +49,4 @@ def test_a_whole_generation_matches_transformers():
 
     with dispatch.forced(run):
         assert our_replay.differences(model, read_arrays(path), about["settings"]) == []
-    assert {"logit_statistics", "accept_within_bound"} <= launched
+    assert {"logit_statistics", "accept_within_bound", "renew"} <= launched
