@@ -14,7 +14,8 @@ from mlx_diffusiongemma.config import parse_config, read_config
 from mlx_diffusiongemma.draws import SeededDraws
 from mlx_diffusiongemma.errors import ConfigError, MemoryNeedError
 from mlx_diffusiongemma.events import BlockCommitted
-from mlx_diffusiongemma.model import DiffusionGemma
+from mlx_diffusiongemma.model import DiffusionGemma, diffusion_gemma
+from mlx_diffusiongemma.model.diffusion_gemma import PREFILL_CHUNK
 from mlx_diffusiongemma.options import SamplerSettings
 from mlx_diffusiongemma.recipes import RECIPES
 from mlx_diffusiongemma.released import released_values
@@ -105,7 +106,9 @@ def test_the_demo_needs_little():
     ],
     ids=["denoising", "a long prompt"],
 )
-def test_the_need_is_what_a_generation_takes(changes, canvas_length, prompt):
+def test_the_need_is_what_a_generation_takes(changes, canvas_length, prompt, monkeypatch):
+    """In chunks as on a GPU: those of the CPU back-end are shorter and take less."""
+    monkeypatch.setattr(diffusion_gemma, "_CPU_CHUNK", PREFILL_CHUNK)
     config = parse_config(tiny.config_values(**changes) | {"canvas_length": canvas_length})
     model = DiffusionGemma(config)
     mx.eval(model.parameters())
