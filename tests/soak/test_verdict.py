@@ -108,6 +108,15 @@ def test_the_numbers_of_the_bars():
     assert found["resident MB for 100 requests"].value == pytest.approx(2.0)
 
 
+@pytest.mark.parametrize("early", [True, False])
+def test_growth_counts_once_caches_have_their_size(early):
+    sizes = [1e6 * (min(index, 30) if early else max(index - 30, 0)) for index in range(150)]
+    replies = [reply(resident=size) for size in sizes]
+    found = soak.bars(Soak(replies=replies, fresh=[]), on_cpu=True)
+    (bar,) = (bar for bar in found if bar.name == "resident MB for 100 requests")
+    assert bar.met == early
+
+
 def test_a_fresh_process_must_give_the_same_answers():
     replies = [reply(outcome=str(index % len(MIX))) for index in range(150)]
     fresh = replies[-50:]
