@@ -1,8 +1,8 @@
 """The operations that the model may call and that can have a twin for one kind of device.
 
-Each is defined in plain MLX in `reference` and `reference_sampler`. Where there are Metal kernels
-for it, `dispatch` decides whether they run; `dense` chooses between MLX's product and one for the
-CPU back-end.
+Each is defined in plain MLX in `reference`, `reference_experts` or `reference_sampler`. Where there
+are Metal kernels for it, `dispatch` decides whether they run; `dense` chooses between MLX's product
+and one for the CPU back-end.
 """
 
 from mlx_diffusiongemma.kernels.activation import geglu, geglu_halves
@@ -10,6 +10,7 @@ from mlx_diffusiongemma.kernels.certainty import accept_within_bound, logit_stat
 from mlx_diffusiongemma.kernels.conditioning import condition, probabilities, soft_norm
 from mlx_diffusiongemma.kernels.dense import expectation, linear
 from mlx_diffusiongemma.kernels.drawing import draw_tokens, noise_tokens
+from mlx_diffusiongemma.kernels.expert_products import down_products, gated_products
 from mlx_diffusiongemma.kernels.heads import prepare_heads
 from mlx_diffusiongemma.kernels.reference import (
     AttentionWeights,
@@ -19,6 +20,7 @@ from mlx_diffusiongemma.kernels.reference import (
     Routing,
     Stream,
 )
+from mlx_diffusiongemma.kernels.reference_experts import PackedExperts
 from mlx_diffusiongemma.kernels.reference_sampler import (
     Belief,
     Logits,
@@ -37,6 +39,7 @@ __all__ = [
     "Heads",
     "LogitStatistics",
     "Logits",
+    "PackedExperts",
     "Renewed",
     "Routing",
     "Stream",
@@ -44,8 +47,10 @@ __all__ = [
     "add_attention",
     "add_feed_forward",
     "condition",
+    "down_products",
     "draw_tokens",
     "expectation",
+    "gated_products",
     "geglu",
     "geglu_halves",
     "linear",

@@ -153,6 +153,11 @@ def on_metal() -> bool:
     return mx.default_device().type == mx.DeviceType.gpu and mx.metal.is_available()
 
 
+def plans_for_metal() -> bool:
+    """Whether a graph is one for a Metal GPU: to be computed there, or to be counted."""
+    return _counting or on_metal()
+
+
 def on_cpu() -> bool:
     """Whether arrays are computed by the CPU back-end."""
     return mx.default_device().type == mx.DeviceType.cpu and not _counting

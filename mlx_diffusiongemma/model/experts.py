@@ -1,7 +1,7 @@
 """Router and experts: the routed half of a layer's feed-forward.
 
 norm of h, scaled --> Router --> Routing: experts, weights, and all pairs sorted by expert
-norm of h         --> Experts: rows in the order of the pairs --> gate_up --> geglu --> down
+norm of h         --> Experts: rows in the order of the pairs --> gated gate_up --> down
 """
 
 import mlx.core as mx
@@ -31,17 +31,22 @@ class Router(nn.Module):
 
 
 class ExpertLinear(nn.Module):
-    """One linear map per expert, applied to rows that are sorted by expert."""
+    """One linear map per expert, applied to the P pairs of a routing in the order of experts."""
 
     def __init__(self, input_dims: int, output_dims: int, num_experts: int):
         super().__init__()
         self.weight = mx.zeros((num_experts, output_dims, input_dims))
 
-    def __call__(self, rows: mx.array, experts: mx.array) -> mx.array:
-        """float [R, input], uint32 [R] ascending -> float [R, output]."""
+    def __call__(self, rows: mx.array, routing: kernels.Routing) -> mx.array:
+        """float [P, input], by slot -> float [P, output]."""
         weight = self.weight.swapaxes(-1, -2)
+        experts = routing.sorted_experts
         out = mx.gather_mm(rows[:, None], weight, rhs_indices=experts, sorted_indices=True)
         return out.squeeze(1)
+
+    def gated(self, x: mx.array, routing: kernels.Routing) -> mx.array:
+        """gelu(gate) * up of every pair: float [T, input] -> float [P, output / 2], by slot."""
+        return kernels.geglu_halves(self(x[routing.tokens], routing))
 
     def to_quantized(self, group_size: int, bits: int, mode: str = "affine") -> nn.Module:
         """The module that `nn.quantize` puts in this one's place."""
@@ -57,22 +62,16 @@ class QuantizedExpertLinear(nn.Module):
         self.weight, self.scales, *biases = mx.quantize(weight, group_size, bits, mode=mode)
         self.biases = biases[0] if biases else None
 
-    def __call__(self, rows: mx.array, experts: mx.array) -> mx.array:
-        """float [R, input], uint32 [R] ascending -> float [R, output]."""
-        group_size, bits, mode = self._packing
-        out = mx.gather_qmm(
-            rows[:, None],
-            self.weight,
-            self.scales,
-            self.biases,
-            rhs_indices=experts,
-            transpose=True,
-            group_size=group_size,
-            bits=bits,
-            mode=mode,
-            sorted_indices=True,
-        )
-        return out.squeeze(1)
+    def __call__(self, rows: mx.array, routing: kernels.Routing) -> mx.array:
+        """float [P, input], by slot -> float [P, output]."""
+        return kernels.down_products(rows, routing, self._packed())
+
+    def gated(self, x: mx.array, routing: kernels.Routing) -> mx.array:
+        """gelu(gate) * up of every pair: float [T, input] -> float [P, output / 2], by slot."""
+        return kernels.gated_products(x, routing, self._packed())
+
+    def _packed(self) -> kernels.PackedExperts:
+        return kernels.PackedExperts(self.weight, self.scales, self.biases, *self._packing)
 
 
 class Experts(nn.Module):
@@ -89,6 +88,4 @@ class Experts(nn.Module):
 
     def __call__(self, x: mx.array, routing: kernels.Routing) -> mx.array:
         """float [T, hidden] and where its rows go -> float [T * K, hidden], sorted by expert."""
-        experts = routing.sorted_experts
-        hidden = kernels.geglu_halves(self.gate_up_proj(x[routing.tokens], experts))
-        return self.down_proj(hidden, experts)
+        return self.down_proj(self.gate_up_proj.gated(x, routing), routing)

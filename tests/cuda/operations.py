@@ -74,6 +74,30 @@ def route(dtype: mx.Dtype) -> Calls:
     return [(kernels.route, (given[:256], scale, TOP_K)), (kernels.route, (given, scale, TOP_K))]
 
 
+def _with_experts(x: mx.array, outputs: int, bits: int) -> tuple[Any, ...]:
+    """`x`, where its rows go, and 16 packed experts.
+
+    On a CPU all of it in float32, as the package computes there: MLX's product sums in the dtype.
+    """
+    rng = np.random.default_rng(0)
+    scores = rng.permuted(np.tile(np.arange(16) / 16, (40, 1)), axis=-1)
+    routing = kernels.route(mx.array(scores, mx.float32), mx.ones((16,)), 2)
+    weight = _normal((16, outputs, x.shape[-1]), x.dtype, 1, x.shape[-1] ** -0.5)
+    packed = kernels.PackedExperts(*mx.quantize(weight, 64, bits), 64, bits, "affine")
+    given = x, routing, packed
+    return _widened(given) if mx.default_device().type == mx.DeviceType.cpu else given
+
+
+def gated_products(dtype: mx.Dtype) -> Calls:
+    x = _normal((40, HIDDEN), dtype)
+    return [(kernels.gated_products, _with_experts(x, 96, bits)) for bits in (4, 8)]
+
+
+def down_products(dtype: mx.Dtype) -> Calls:
+    hidden = _normal((80, EXPERT_WIDTH), dtype)
+    return [(kernels.down_products, _with_experts(hidden, 300, bits)) for bits in (4, 8)]
+
+
 def logit_statistics(dtype: mx.Dtype) -> Calls:
     """A flat row, a sharp one, one with forbidden tokens, and one with a tie for the best."""
     logits = np.random.default_rng(0).normal(size=(4, VOCABULARY)).astype(np.float32)
@@ -142,6 +166,7 @@ CASES: dict[str, Callable[[mx.Dtype], Calls]] = {
     for case in (
         *(geglu, geglu_halves, linear, expectation, prepare_heads),
         *(add_attention, add_feed_forward, route, logit_statistics, accept_within_bound),
+        *(gated_products, down_products),
         *(draw_tokens, noise_tokens, renew, probabilities, soft_norm, condition),
     )
 }

@@ -11,6 +11,7 @@ from mlx_diffusiongemma.kernels import (
     conditioning,
     dispatch,
     drawing,
+    expert_products,
     heads,
     renewal,
     residual,
@@ -44,6 +45,27 @@ _SORTING = [
     ("before = simd_broadcast(slot + count, 31);", "", 1),
     ("if (lane < uint(K)) {", "{", 1),
     ("for (uint e = lane; e < uint(E); e += 32) own[e] = 0;", "", 1),
+]
+_TILES = [
+    ("e < uint(E) ? offsets[e] : 0", "offsets[e]", 1),
+    ("e < uint(E) ? offsets[e + 1] - begin : 0", "offsets[e + 1] - begin", 1),
+    ("tile <= number && ", "", 1),
+    (" && number < tile + tiles", "", 1),
+    ("rows - skipped", "rows", 1),
+    ("begin + skipped", "begin", 1),
+    ("before = simd_broadcast(tile + tiles, 31);", "", 1),
+    ("found.expert = simd_min(found.expert);", "", 1),
+    ("found.first = simd_max(found.first);", "", 1),
+    ("found.rows = simd_max(found.rows);", "", 1),
+]
+_STAGING = [
+    ("k % GROUP == 0", "k == 0", 1),
+    ("uint(8 * m) < rows", "uint(8 * m + 8) < rows", 1),
+]
+_STAGED = [
+    ("if (tile.expert == uint(E)) return;", "", 1),
+    ("metal::min(thread_index / (128 / ROWS), tile.rows - 1)", "thread_index / (128 / ROWS)", 1),
+    ("row < tile.rows && ", "", 1),
 ]
 GUARDS: dict[Kernel, list[Mutant]] = {
     routing.ROUTE: [*_CHOOSING, *_SORTING, ("if (lane < uint(K)) {", "{", 2)],
@@ -151,6 +173,23 @@ GUARDS: dict[Kernel, list[Mutant]] = {
         ("is_query ? query_norm[p] : key_norm[p]", "query_norm[p]", 1),
         ("int(row)", "0", 1),
         ("offset + ", "", 1),
+    ],
+    expert_products.GATED["staged"]: [
+        *_TILES,
+        *_STAGING,
+        *_STAGED,
+        (
+            "metal::min(columns + thread_index / 2 % 32, uint(F) - 1)",
+            "(columns + thread_index / 2 % 32)",
+            1,
+        ),
+        (" && column < uint(F)", "", 1),
+    ],
+    # The functions are those of the one above; here what its body does.
+    expert_products.DOWN["staged"]: [
+        *_STAGED,
+        ("metal::min(columns + thread_index / 2, uint(N) - 1)", "(columns + thread_index / 2)", 1),
+        (" && column < uint(N)", "", 1),
     ],
     # No barrier and no condition; instead what the addresses are made of.
     activation.GEGLU: [

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import expert_arguments
 import head_arguments
 import mlx.core as mx
 import numpy as np
@@ -14,6 +15,7 @@ from mlx_diffusiongemma.kernels import (
     certainty,
     conditioning,
     drawing,
+    expert_products,
     heads,
     renewal,
     residual,
@@ -112,8 +114,23 @@ def believed() -> Launch:
     return conditioning.probabilities_launch(belief, 30, 33, mx.float32)
 
 
+def multiplied(kernel: Kernel) -> Launch:
+    """More experts than lanes, two tiles of one, the last not full; two groups in a row."""
+    counts = [0] * 7 + [2] + [0] * 25 + [17, 0, 3]
+    x, routing = expert_arguments.rows(22, 64), expert_arguments.routing(counts)
+    packed = expert_arguments.packed(36, 40, 64, 4)
+    for way in expert_products.WAYS:
+        if kernel is expert_products.GATED[way]:
+            return expert_products.gated_launch(way, x, routing, packed)
+        if kernel is expert_products.DOWN[way]:
+            return expert_products.down_launch(way, x, routing, packed)
+    raise KeyError(kernel.name)
+
+
 def launch_of(kernel: Kernel) -> Launch:
     """A launch in which every mutant must show."""
+    if kernel in (*expert_products.GATED.values(), *expert_products.DOWN.values()):
+        return multiplied(kernel)
     scores, scale = routing_scores(), mx.arange(1, 41).astype(mx.float32)
     some = np.random.default_rng(2).permuted(np.tile(np.arange(40), (70, 1)), axis=1)[:, :4]
     rows, width = 3, 264  # two simdgroups; the last of five shares is not full
