@@ -18,7 +18,7 @@ from mlx_diffusiongemma.draws import Draws
 from mlx_diffusiongemma.errors import DGemmaError
 from mlx_diffusiongemma.events import GenerationResult
 from mlx_diffusiongemma.options import GenerationOptions
-from mlx_diffusiongemma.passes import Answer, Evaluate, Pass, Predict, Read
+from mlx_diffusiongemma.passes import Answer, Evaluate, Predict, Read
 from mlx_diffusiongemma.prefix_cache import read_together
 from mlx_diffusiongemma.responder import Prompt, Responder
 from mlx_diffusiongemma.turns import turn
@@ -56,7 +56,7 @@ class _Row:
 
     index: int
     writing: Writing
-    asked: Pass | None = None
+    asked: Read | Predict | None = None
     seconds: float = 0.0  # spent on it since its last event
     error: DGemmaError | None = None
 
@@ -65,16 +65,23 @@ class _Row:
         return self.error is not None or self.writing.is_over
 
     def advance(self, answer: Answer = None) -> None:
-        """Run the loop to its next pass, or in mode "ar" to its next token."""
+        """Run the loop to its next pass of the network, or in mode "ar" to its next token.
+
+        What it leaves lazy is evaluated here, so for one row after the other: arrays of a
+        vocabulary's width are temporary for one row only.
+        """
         started = time.perf_counter()
         try:
             self.asked, item = None, self.writing.loop.send(answer)
-            while not isinstance(item, Pass):
-                self.seconds += time.perf_counter() - started
-                self.writing.take(item, self.seconds)
-                self.seconds, started = 0.0, time.perf_counter()
-                if self.writing.is_over or not self.writing.asks_for_passes:
-                    return
+            while not isinstance(item, Read | Predict):
+                if isinstance(item, Evaluate):
+                    mx.eval(*item.arrays)
+                else:
+                    self.seconds += time.perf_counter() - started
+                    self.writing.take(item, self.seconds)
+                    self.seconds, started = 0.0, time.perf_counter()
+                    if self.writing.is_over or not self.writing.asks_for_passes:
+                        return
                 item = next(self.writing.loop)
             self.asked = item
         except DGemmaError as error:
@@ -135,7 +142,7 @@ class Batch:
             yield BatchAnswer(row.index, outcome, self._passes)
 
     def _take_turn(self) -> None:
-        """One pass for every row that asks for the kind that is due, and what it leaves lazy."""
+        """One pass for every row that asks for the kind that is due."""
         for row in self._rows:
             if row.asked is None:
                 row.advance()
@@ -145,41 +152,31 @@ class Batch:
             self._carry_out(reads, self._read)
         elif predicts:
             self._carry_out(predicts, self._predict)
-            for row in predicts:
-                # One by one: the arrays of a vocabulary's width are temporary for one row only.
-                if isinstance(row.asked, Evaluate):
-                    self._carry_out([row], _evaluate)
 
     def _carry_out(
-        self, rows: Sequence[_Row], compute: Callable[[Sequence[_Row]], Sequence[Answer]]
+        self, rows: Sequence[_Row], compute: Callable[[Sequence[_Row]], list[Answer]]
     ) -> None:
         """Do what the rows asked for, which takes each an equal share of the time."""
         started = time.perf_counter()
-        answers = compute(rows)
+        answers = compute(rows)[::-1]
         share = (time.perf_counter() - started) / len(rows)
-        for row, answer in zip(rows, answers, strict=True):
+        for row in rows:
             row.seconds += share
-            row.advance(answer)
+            row.advance(answers.pop())  # nobody else keeps the logits of rows that have moved on
 
-    def _read(self, rows: Sequence[_Row]) -> Sequence[Answer]:
+    def _read(self, rows: Sequence[_Row]) -> list[Answer]:
         reads = [
             (row.writing.cache, row.asked.tokens) for row in rows if isinstance(row.asked, Read)
         ]
         self._passes += read_together(self._responder.model, reads)
         return [None] * len(rows)
 
-    def _predict(self, rows: Sequence[_Row]) -> Sequence[Answer]:
+    def _predict(self, rows: Sequence[_Row]) -> list[Answer]:
         asked = [row.asked for row in rows if isinstance(row.asked, Predict)]
         self._passes += 1
-        return self._responder.model.predict_rows(
+        logits = self._responder.model.predict_rows(
             [one.canvas for one in asked],
             [row.writing.cache.kv for row in rows],
             [one.belief for one in asked],
         )
-
-
-def _evaluate(rows: Sequence[_Row]) -> Sequence[Answer]:
-    for row in rows:
-        if isinstance(row.asked, Evaluate):
-            mx.eval(*row.asked.arrays)
-    return [None] * len(rows)
+        return list(logits)
