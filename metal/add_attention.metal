@@ -1,4 +1,4 @@
-// Adds the normalised attention output to the residual, and normalises the sum three times over.
+// Adds the normalised attention output to the residual, and normalises the sum for what follows.
 //
 // Twin: kernels/reference.py, add_attention.
 //
@@ -6,13 +6,13 @@
 //        attended        T [R, D]   of the attention layer
 //        attended_norm   float, half or bfloat [D]   weights of its norm
 //        dense_norm      the same   of the norm before the dense feed-forward
-//        routed_norm     the same   of the norm before the experts
 //        router_scale    the same   of the router
 //        eps             float
 //   out  sum             T [R, D]   residual + norm(attended)
 //        dense           T [R, D]   norm(sum), weighted with dense_norm
-//        routed          T [R, D]   the same with routed_norm
 //        router          T [R, D]   the same with router_scale / sqrt(D)
+//        rms_inverses    float [R]  what each row of `sum` is multiplied with: the experts' norm is
+//                                   taken where their rows are gathered
 //   template  T (float, half or bfloat), D, THREADS
 //   grid      a threadgroup of THREADS, a multiple of 32, for each row
 //   memory    128 bytes of threadgroup memory
@@ -48,13 +48,13 @@ for (int i = 0; i < N; i++) {
 }
 scale = inverse_rms(sum_of_threads(squares, partial, lane, group, THREADS / 32), D, eps);
 
+if (thread_index_in_threadgroup == 0) rms_inverses[threadgroup_position_in_grid.x] = scale;
 float router_root = metal::precise::rsqrt(float(D));
 for (int i = 0; i < N; i++) {
   int c = int(thread_index_in_threadgroup) + THREADS * i;
   if (c < D) {
     float normed = values[i] * scale;
     dense[row + c] = static_cast<T>(normed * static_cast<float>(dense_norm[c]));
-    routed[row + c] = static_cast<T>(normed * static_cast<float>(routed_norm[c]));
     router[row + c] = static_cast<T>(normed * static_cast<float>(router_scale[c]) * router_root);
   }
 }

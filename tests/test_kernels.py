@@ -67,15 +67,16 @@ def normed(row, weight, eps=1e-6):
 def test_add_attention_matches_the_loop():
     rng = np.random.default_rng(0)
     x, attended = rng.normal(size=(2, 2, 3, 16))
-    weights = rng.uniform(0.5, 2, (4, 16))
+    weights = rng.uniform(0.5, 2, (3, 16))
     given = reference.AttentionWeights(*(mx.array(w, mx.float32) for w in weights))
     got = kernels.add_attention(
         mx.array(x, mx.float32), mx.array(attended, mx.float32), given, 1e-6
     )
     for place in np.ndindex(2, 3):
         added = x[place] + normed(attended[place], weights[0])
-        want = [added, normed(added, weights[1]), normed(added, weights[2])]
-        want.append(normed(added, 1) * weights[3] / 4)  # 4 is the root of 16
+        want = [added, normed(added, weights[1])]
+        want.append(normed(added, 1) * weights[2] / 4)  # 4 is the root of 16
+        want.append(1 / np.sqrt(np.mean(added**2) + 1e-6))
         for one, other in zip(got, want, strict=True):
             np.testing.assert_allclose(np.array(one)[place], other, atol=1e-5)
 

@@ -15,6 +15,7 @@ from mlx_diffusiongemma.bench.ledger import FULL, SLIDING
 ROOT = Path(__file__).resolve().parents[1]
 PEER = ROOT / "benchmarks" / "ledger_mlx_vlm_0.7.10.json"
 LAUNCHES_OF_A_LAYER = 26
+MEGABYTES_OF_A_LAYER = 75
 LAUNCHES_OUTSIDE = 20
 SHARE_OF_PEER = 0.55
 
@@ -145,6 +146,13 @@ def test_the_kernels_are_in_the_step(ours):
 
 def test_the_experts_are_the_stock_ones(ours):
     assert ours.layers[SLIDING].launches["GatherQMM"] == 2
+
+
+def test_a_layer_writes_no_more_than_its_budget_on_average(ours):
+    """Of a full layer alone it is open: see docs/performance.md."""
+    sliding, full = (ours.layers[kind].nbytes.total() / 1e6 for kind in (SLIDING, FULL))
+    assert sliding <= MEGABYTES_OF_A_LAYER
+    assert (25 * sliding + 5 * full) / 30 <= MEGABYTES_OF_A_LAYER
 
 
 @pytest.mark.parametrize("kind", [SLIDING, FULL])

@@ -18,6 +18,7 @@ from mlx_diffusiongemma.kernels.reference import (
     Heads,
     HeadWeights,
     Routing,
+    RowNorm,
     Stream,
 )
 from mlx_diffusiongemma.kernels.reference_experts import PackedExperts
@@ -28,7 +29,7 @@ from mlx_diffusiongemma.kernels.reference_sampler import (
     Renewed,
 )
 from mlx_diffusiongemma.kernels.renewal import renew
-from mlx_diffusiongemma.kernels.residual import add_attention, add_feed_forward
+from mlx_diffusiongemma.kernels.residual import add_attention, add_feed_forward, gather_normed
 from mlx_diffusiongemma.kernels.routing import route
 
 __all__ = [
@@ -42,6 +43,7 @@ __all__ = [
     "PackedExperts",
     "Renewed",
     "Routing",
+    "RowNorm",
     "Stream",
     "accept_within_bound",
     "add_attention",
@@ -51,6 +53,7 @@ __all__ = [
     "draw_tokens",
     "expectation",
     "gated_products",
+    "gather_normed",
     "geglu",
     "geglu_halves",
     "linear",

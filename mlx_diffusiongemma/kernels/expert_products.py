@@ -13,9 +13,15 @@ from functools import partial
 import mlx.core as mx
 
 from mlx_diffusiongemma.errors import ConfigError
-from mlx_diffusiongemma.kernels import activation, dispatch, reference, reference_experts
+from mlx_diffusiongemma.kernels import (
+    activation,
+    dispatch,
+    reference,
+    reference_experts,
+    residual,
+)
 from mlx_diffusiongemma.kernels.dispatch import Kernel, Launch, Operation
-from mlx_diffusiongemma.kernels.reference import Routing
+from mlx_diffusiongemma.kernels.reference import Routing, RowNorm
 from mlx_diffusiongemma.kernels.reference_experts import PackedExperts
 
 CHOICE = "DGEMMA_EXPERT_MATMUL"  # environment variable: STOCK or one of WAYS
@@ -41,13 +47,21 @@ DOWN = {
 }
 
 
-def gated_products(x: mx.array, routing: Routing, packed: PackedExperts) -> mx.array:
-    """gelu(gate) * up of every pair; see `reference_experts`. ConfigError for an unknown choice."""
+def gated_products(
+    x: mx.array, routing: Routing, packed: PackedExperts, norm: RowNorm | None = None
+) -> mx.array:
+    """gelu(gate) * up of every pair; see `reference_experts`. ConfigError for an unknown choice.
+
+    Where a norm of x is still to be taken, that is done as its rows are gathered.
+    """
     way = _way(_GATED, x, packed, routing)
     if way != STOCK:
+        if norm is not None:
+            x = residual.gather_normed(x, norm, mx.arange(x.shape[0], dtype=mx.uint32))
         return dispatch.run(gated_launch(way, x, routing, packed))[0]
     tokens, experts = (_grouped(rows, packed) for rows in (routing.tokens, routing.sorted_experts))
-    both = reference_experts.products(x[tokens], experts, packed)[: routing.tokens.size]
+    rows = x[tokens] if norm is None else residual.gather_normed(x, norm, tokens)
+    both = reference_experts.products(rows, experts, packed)[: routing.tokens.size]
     return activation.geglu_halves(both)
 
 

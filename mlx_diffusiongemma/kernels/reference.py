@@ -41,17 +41,23 @@ class AttentionWeights(NamedTuple):
 
     attended_norm: mx.array
     dense_norm: mx.array
-    routed_norm: mx.array
     router_scale: mx.array
 
 
 class FeedForwardInputs(NamedTuple):
-    """What `add_attention` makes: the new residual and three norms of it, float [..., D]."""
+    """What `add_attention` makes: the new residual and two norms of it, float [..., D]."""
 
     residual: mx.array
     dense: mx.array
-    routed: mx.array
     router: mx.array
+    inverse_rms: mx.array  # float32 [...], of the residual
+
+
+class RowNorm(NamedTuple):
+    """A norm that is still to be taken of rows, float [T, D]."""
+
+    inverse_rms: mx.array  # float32 [T]
+    weight: mx.array  # [D]
 
 
 class FeedForwardWeights(NamedTuple):
@@ -165,9 +171,16 @@ def add_attention(
     return FeedForwardInputs(
         added,
         mx.fast.rms_norm(added, weights.dense_norm, eps),
-        mx.fast.rms_norm(added, weights.routed_norm, eps),
         router,
+        mx.rsqrt(mx.mean(mx.square(added.astype(mx.float32)), axis=-1) + eps),
     )
+
+
+def gather_normed(rows: mx.array, norm: RowNorm, tokens: mx.array) -> mx.array:
+    """The norm of rows, float [T, D], in the order of `tokens`, uint32 [P]: float [P, D]."""
+    scaled = rows.astype(mx.float32) * norm.inverse_rms[:, None]
+    normed = scaled * norm.weight.astype(mx.float32)
+    return normed.astype(rows.dtype)[tokens]
 
 
 def add_feed_forward(

@@ -19,6 +19,8 @@ from mlx_diffusiongemma.kernels import Heads, HeadWeights
 from mlx_diffusiongemma.model.cache import LayerCache
 from mlx_diffusiongemma.model.layers import Linear, RMSNorm, rotary_frequencies
 
+_FEW = 8  # queries that MLX has a fused kernel for at any head size
+
 
 class Piece(NamedTuple):
     """The tokens of one sequence in a pass.
@@ -102,7 +104,20 @@ def _cut(x: mx.array, rows: slice) -> mx.array:
 def _attention(
     queries: mx.array, keys: mx.array, values: mx.array, mask: mx.array | str | None
 ) -> mx.array:
+    if mask is None and queries.shape[2] > _FEW:
+        return _attention_to_all(queries, keys, values)
     return mx.fast.scaled_dot_product_attention(queries, keys, values, scale=1.0, mask=mask)
+
+
+def _attention_to_all(queries: mx.array, keys: mx.array, values: mx.array) -> mx.array:
+    """Without a mask and for more queries than MLX's fused kernels take at these head sizes.
+
+    It would do the same in these steps, after multiplying every query by the scale, which is 1.
+    """
+    batch, kv_heads, _, size = keys.shape
+    of_each_kv_head = queries.reshape(batch, kv_heads, -1, size)
+    weights = mx.softmax(of_each_kv_head @ keys.swapaxes(-1, -2), axis=-1, precise=True)
+    return (weights @ values).reshape(queries.shape)
 
 
 def prefill_mask(queries: int, keys: int, window: int | None) -> mx.array | str | None:

@@ -16,7 +16,7 @@ from mlx import nn
 
 from mlx_diffusiongemma import kernels
 from mlx_diffusiongemma.config import LayerConfig, ModelConfig
-from mlx_diffusiongemma.kernels import AttentionWeights, FeedForwardWeights, Stream
+from mlx_diffusiongemma.kernels import AttentionWeights, FeedForwardWeights, RowNorm, Stream
 from mlx_diffusiongemma.model.attention import Attention, Piece
 from mlx_diffusiongemma.model.experts import Experts, Router
 from mlx_diffusiongemma.model.layers import FeedForward, RMSNorm
@@ -67,7 +67,6 @@ class DecoderLayer(nn.Module):
         before = AttentionWeights(
             self.post_attention_layernorm.weight,
             self.pre_feedforward_layernorm.weight,
-            self.pre_feedforward_layernorm_2.weight,
             self.router.scale,
         )
         after = FeedForwardWeights(
@@ -80,7 +79,8 @@ class DecoderLayer(nn.Module):
         inputs = kernels.add_attention(residual, attended, before, self._eps)
         dense = self.mlp(inputs.dense)
         routing = self.router(_rows(inputs.router))
-        outputs = self.experts(_rows(inputs.routed), routing)
+        norm = RowNorm(inputs.inverse_rms.reshape(-1), self.pre_feedforward_layernorm_2.weight)
+        outputs = self.experts(_rows(inputs.residual), routing, norm)
         return kernels.add_feed_forward(inputs.residual, dense, outputs, routing, after, self._eps)
 
 

@@ -44,9 +44,10 @@ class ExpertLinear(nn.Module):
         out = mx.gather_mm(rows[:, None], weight, rhs_indices=experts, sorted_indices=True)
         return out.squeeze(1)
 
-    def gated(self, x: mx.array, routing: kernels.Routing) -> mx.array:
+    def gated(self, x: mx.array, routing: kernels.Routing, norm: kernels.RowNorm) -> mx.array:
         """gelu(gate) * up of every pair: float [T, input] -> float [P, output / 2], by slot."""
-        return kernels.geglu_halves(self(x[routing.tokens], routing))
+        rows = kernels.gather_normed(x, norm, routing.tokens)
+        return kernels.geglu_halves(self(rows, routing))
 
     def to_quantized(self, group_size: int, bits: int, mode: str = "affine") -> nn.Module:
         """The module that `nn.quantize` puts in this one's place."""
@@ -66,9 +67,9 @@ class QuantizedExpertLinear(nn.Module):
         """float [P, input], by slot -> float [P, output]."""
         return kernels.down_products(rows, routing, self._packed())
 
-    def gated(self, x: mx.array, routing: kernels.Routing) -> mx.array:
+    def gated(self, x: mx.array, routing: kernels.Routing, norm: kernels.RowNorm) -> mx.array:
         """gelu(gate) * up of every pair: float [T, input] -> float [P, output / 2], by slot."""
-        return kernels.gated_products(x, routing, self._packed())
+        return kernels.gated_products(x, routing, self._packed(), norm)
 
     def _packed(self) -> kernels.PackedExperts:
         return kernels.PackedExperts(self.weight, self.scales, self.biases, *self._packing)
@@ -86,6 +87,9 @@ class Experts(nn.Module):
         self.gate_up_proj = ExpertLinear(hidden, 2 * width, count)  # gate rows first
         self.down_proj = ExpertLinear(width, hidden, count)
 
-    def __call__(self, x: mx.array, routing: kernels.Routing) -> mx.array:
-        """float [T, hidden] and where its rows go -> float [T * K, hidden], sorted by expert."""
-        return self.down_proj(self.gate_up_proj.gated(x, routing), routing)
+    def __call__(self, x: mx.array, routing: kernels.Routing, norm: kernels.RowNorm) -> mx.array:
+        """float [T, hidden] and where its rows go -> float [T * K, hidden], sorted by expert.
+
+        `norm` is still to be taken of x: that happens as its rows are gathered.
+        """
+        return self.down_proj(self.gate_up_proj.gated(x, routing, norm), routing)

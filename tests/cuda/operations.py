@@ -62,6 +62,10 @@ def add_feed_forward(dtype: mx.Dtype) -> Calls:
     return [(kernels.add_feed_forward, arguments)]
 
 
+def gather_normed(dtype: mx.Dtype) -> Calls:
+    return [(kernels.gather_normed, residual_arguments.gathered(33, HIDDEN, dtype, TOP_K))]
+
+
 def route(dtype: mx.Dtype) -> Calls:
     """A canvas, and a prompt of more tokens than one launch takes.
 
@@ -111,6 +115,11 @@ def logit_statistics(dtype: mx.Dtype) -> Calls:
         (kernels.logit_statistics, (Logits(given),)),
         (kernels.logit_statistics, (Logits(given[:2], cap=30.0, temperature=0.7),)),
     ]
+
+
+def prepared(dtype: mx.Dtype) -> Calls:
+    logits = Logits(_normal((3, 4000), dtype, 0, 3.0), cap=30.0, temperature=0.7)
+    return [(lambda given: kernels.prepared(given).values(), (logits,))]
 
 
 def draw_tokens(dtype: mx.Dtype) -> Calls:
@@ -166,7 +175,7 @@ CASES: dict[str, Callable[[mx.Dtype], Calls]] = {
     for case in (
         *(geglu, geglu_halves, linear, expectation, prepare_heads),
         *(add_attention, add_feed_forward, route, logit_statistics, accept_within_bound),
-        *(gated_products, down_products),
+        *(gated_products, down_products, gather_normed, prepared),
         *(draw_tokens, noise_tokens, renew, probabilities, soft_norm, condition),
     )
 }

@@ -78,6 +78,14 @@ GUARDS: dict[Kernel, list[Mutant]] = {
         ("c < D ? static_cast<float>(attended[row + c]) : 0.0f", "float(attended[row + c])", 1),
         ("if (c < D) {", "{", 1),
         ("if (c < D) {", "{", 2),
+        ("if (thread_index_in_threadgroup == 0) rms", "rms", 1),
+    ],
+    # No condition: what its addresses are made of.
+    residual.GATHER_NORMED: [
+        ("rows[row * width", "rows[place * width", 1),
+        ("inverse_rms[row]", "inverse_rms[place % 3]", 1),
+        ("out[place * width", "out[row * width", 1),
+        ("weight[column]", "weight[0]", 1),
     ],
     residual.ADD_FEED_FORWARD: [
         *(("if (c < D) {", "{", number) for number in (1, 2, 3, 4)),

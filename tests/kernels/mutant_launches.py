@@ -153,6 +153,9 @@ def launch_of(kernel: Kernel) -> Launch:
         residual.ADD_ATTENTION: residual.add_attention_launch(
             *residual_arguments.attention(rows, width, mx.float32)
         ),
+        residual.GATHER_NORMED: residual.gather_normed_launch(
+            *residual_arguments.gathered(rows, 40, mx.float32)
+        ),
         residual.ADD_FEED_FORWARD: residual.add_feed_forward_launch(
             *residual_arguments.feed_forward(rows, width, mx.float32)
         ),

@@ -176,3 +176,27 @@ def test_rows_for_grouping_change_nothing(monkeypatch):
     got = [kernels.gated_products(*given), kernels.down_products(*given)]
     for one, other in zip(got, want, strict=True):
         assert mx.array_equal(one, other)
+
+
+@pytest.mark.parametrize("way", ["stock", *WAYS])
+def test_a_norm_that_is_still_to_be_taken_is_taken_once(way, given, monkeypatch):
+    x, routing, packed = given
+    weight = mx.arange(1, x.shape[-1] + 1) / 8
+    norm = kernels.RowNorm(mx.arange(1, x.shape[0] + 1) / 4, weight)
+    everyone = mx.arange(x.shape[0], dtype=mx.uint32)
+    want = reference_experts.gated_products(
+        reference.gather_normed(x, norm, everyone), routing, packed
+    )
+    monkeypatch.setenv(CHOICE, way)
+
+    def launch(request: dispatch.Launch) -> list[mx.array]:
+        if request.kernel.name == "gather_normed":
+            rows, *parts, tokens = request.inputs
+            return [reference.gather_normed(rows, kernels.RowNorm(*parts), tokens)]
+        if request.kernel.name == "geglu":
+            return [reference.geglu_halves(request.inputs[0])]
+        return [reference_experts.gated_products(request.inputs[0], routing, packed)]
+
+    with dispatch.forced(launch):
+        got = kernels.gated_products(x, routing, packed, norm)
+    np.testing.assert_allclose(np.array(got), np.array(want), rtol=1e-5, atol=1e-5)

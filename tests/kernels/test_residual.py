@@ -45,8 +45,34 @@ def assert_close(got, want, dtype):
 @each_case
 def test_attention_is_added_as_by_the_twin(size, dtype, how):
     arguments = residual_arguments.attention(*size, dtype)
-    got = emulated.run(residual.add_attention_launch(*arguments), *how)
-    assert_close(got, reference.add_attention(*in_float32(arguments)), dtype)
+    *rows, inverse = emulated.run(residual.add_attention_launch(*arguments), *how)
+    *want, inverse_wanted = reference.add_attention(*in_float32(arguments))
+    assert_close(rows, want, dtype)
+    assert inverse.dtype == mx.float32
+    tolerance = KERNEL_ROUNDING[str(dtype).removeprefix("mlx.core.")]
+    np.testing.assert_allclose(np.array(inverse), np.array(inverse_wanted), rtol=tolerance)
+
+
+@each_case
+def test_rows_are_gathered_as_by_the_twin(size, dtype, how):
+    arguments = residual_arguments.gathered(*size, dtype)
+    got = emulated.run(residual.gather_normed_launch(*arguments), *how)
+    assert_close(got, [reference.gather_normed(*in_float32(arguments))], dtype)
+
+
+@each_dtype
+def test_gathered_rows_are_those_of_the_norm(dtype):
+    """Both steps together are MLX's norm and a gather, up to rounding."""
+    arguments = residual_arguments.attention(5, 264, dtype)
+    _, norm, tokens = residual_arguments.gathered(5, 264, dtype)
+    with emulated.forced():
+        inputs = residual.add_attention(*arguments)
+        norm = norm._replace(inverse_rms=inputs.inverse_rms)
+        got = residual.gather_normed(inputs.residual, norm, tokens)
+    (added,) = in_float32((inputs.residual,))
+    weight = norm.weight.astype(mx.float32)
+    want = mx.fast.rms_norm(added, weight, residual_arguments.EPS)[tokens]
+    assert_close([got], [want], dtype)
 
 
 @each_case
@@ -68,7 +94,7 @@ def test_batches_keep_their_shape():
     shape = (2, 3, 40)
     with emulated.forced():
         got = residual.add_attention(x.reshape(shape), attended.reshape(shape), weights, eps)
-    assert {part.shape for part in got} == {shape}
+    assert [part.shape for part in got] == [shape, shape, shape, (2, 3)]
     arguments = residual_arguments.feed_forward(6, 40, mx.float32)
     with emulated.forced():
         stream = residual.add_feed_forward(
@@ -95,14 +121,16 @@ def test_what_is_not_finite_stays_in_its_row(bad):
     ):
         for one, other in zip(emulated.run(launch), want, strict=True):
             one, other = np.array(one), np.array(other)
-            assert not np.isfinite(one[1]).all()
+            assert not np.isfinite(one[1]).all() or one.ndim == 1  # 1 / inf is a number
             np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
 
 
 def test_rows_of_zeros_stay_zeros():
     x, attended, weights, eps = residual_arguments.attention(2, 40, mx.float32)
-    for part in emulated.run(residual.add_attention_launch(x * 0, attended * 0, weights, eps)):
-        assert not np.array(part).any()
+    launch = residual.add_attention_launch(x * 0, attended * 0, weights, eps)
+    *rows, inverse = emulated.run(launch)
+    assert not any(np.array(part).any() for part in rows)
+    assert inverse.tolist() == pytest.approx([eps**-0.5] * 2)
 
 
 def test_the_trial_of_both_passes(monkeypatch):
@@ -112,6 +140,8 @@ def test_the_trial_of_both_passes(monkeypatch):
         assert dispatch.passes_trial(residual._ADD_ATTENTION, *arguments)
         arguments = residual_arguments.feed_forward(4, 40, dtype)
         assert dispatch.passes_trial(residual._ADD_FEED_FORWARD, *arguments)
+        arguments = residual_arguments.gathered(4, 40, dtype)
+        assert dispatch.passes_trial(residual._GATHER_NORMED, *arguments)
 
 
 @pytest.mark.emulator
@@ -121,6 +151,7 @@ def test_apple_s_compiler_would_take_them(dtype, width):
     for launch in (
         residual.add_attention_launch(*residual_arguments.attention(2, width, dtype)),
         residual.add_feed_forward_launch(*residual_arguments.feed_forward(2, width, dtype)),
+        residual.gather_normed_launch(*residual_arguments.gathered(2, width, dtype)),
     ):
         kernel = dispatch.metal_kernel(launch.kernel)
         assert emulator.type_errors(kernel, **launch.arguments()) == []

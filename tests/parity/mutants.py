@@ -111,7 +111,7 @@ def router_fed_normalised_input(model, patch):
 
     def mutated(residual, attended, weights, eps):
         inputs = add_attention(residual, attended, weights, eps)
-        normed = mx.fast.rms_norm(inputs.routed, None, eps) * weights.router_scale
+        normed = mx.fast.rms_norm(inputs.dense, None, eps) * weights.router_scale
         return inputs._replace(router=normed * normed.shape[-1] ** -0.5)
 
     patch.setattr(kernels, "add_attention", mutated)
