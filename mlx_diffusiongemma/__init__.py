@@ -18,6 +18,7 @@ from mlx_diffusiongemma.version import __version__
 
 if TYPE_CHECKING:
     from mlx_diffusiongemma.batch import BatchAnswer, BatchRequest
+    from mlx_diffusiongemma.constraints import CanvasConstraint
     from mlx_diffusiongemma.draws import (
         Draws,
         DrawTrace,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from mlx_diffusiongemma.errors import (
         CheckpointError,
         ConfigError,
+        ConstraintError,
         ConversionError,
         DGemmaError,
         GenerationError,
@@ -57,10 +59,12 @@ require_backend()
 
 _HOME = {
     "batch": ("BatchAnswer", "BatchRequest"),
+    "constraints": ("CanvasConstraint",),
     "draws": ("Draws", "DrawTrace", "RecordingDraws", "ReplayedDraws", "SeededDraws"),
     "errors": (
         "CheckpointError",
         "ConfigError",
+        "ConstraintError",
         "ConversionError",
         "DGemmaError",
         "GenerationError",
@@ -91,8 +95,10 @@ __all__ = [
     "BatchAnswer",
     "BatchRequest",
     "BlockCommitted",
+    "CanvasConstraint",
     "CheckpointError",
     "ConfigError",
+    "ConstraintError",
     "ConversionError",
     "DGemmaError",
     "DenoisingStep",

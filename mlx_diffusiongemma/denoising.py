@@ -16,6 +16,7 @@ import mlx.core as mx
 
 from mlx_diffusiongemma import kernels, sampling
 from mlx_diffusiongemma.acceptance import SAMPLERS
+from mlx_diffusiongemma.constraints.canvas_rules import CanvasRules, Reading
 from mlx_diffusiongemma.draws import Draws
 from mlx_diffusiongemma.errors import GenerationError
 from mlx_diffusiongemma.events import DenoisingStep
@@ -60,6 +61,7 @@ def denoising_loop(
     vocab_size: int,
     canvas_index: int = 0,
     shrink_at: frozenset[int] = frozenset(),
+    rules: CanvasRules | None = None,
 ) -> Generator[Pass | DenoisingStep, Answer, DenoisingStep]:
     """Yield steps until the stop rule says that the canvas is done, or the steps run out.
 
@@ -67,19 +69,18 @@ def denoising_loop(
     logits are not numbers.
 
     With end tokens in `shrink_at` the canvas gets shorter where two steps agree on the first of
-    them: later steps cost less, and see less.
+    them: later steps cost less, and see less. A canvas with `rules` keeps its length.
     """
     shape = (1, canvas_length)
-    canvas = draws.initial_canvas(shape, vocab_size)
+    canvas = _beginning(draws.initial_canvas(shape, vocab_size), rules)
     belief: Belief | None = None
-    history: list[Shown] = []
-    standing = BEGINNING
+    history, standing = list[Shown](), BEGINNING
     for step in range(settings.max_denoising_steps):
-        answer = yield Predict(canvas, belief)
+        answer, reading = yield from _predicted(Predict(canvas, belief), rules)
         belief = None  # its logits are large, and not needed any more
         before = history[-1] if history else None
         scaled, answer = _scaled(answer, step, settings), None
-        taken = advance(scaled, canvas, before, draws, settings, vocab_size)
+        taken = advance(scaled, canvas, before, draws, settings, vocab_size, reading)
         del scaled
         canvas, now, summary = taken.canvas, taken.shown, taken.summary
         shown = now.argmax_canvas, now.accepted, now.entropy
@@ -130,14 +131,16 @@ def advance(
     draws: Draws,
     settings: SamplerSettings,
     vocab_size: int,
+    reading: Reading | None = None,
 ) -> Taken:
-    """Everything of a step that follows the network; all of it is left lazy.
+    """Everything of a step that follows the network; left lazy, but for what a constraint reads.
 
     Args:
         logits: [1, L, V], at the temperature of the step.
         canvas: int32 [1, L], what they were predicted from.
         before: what the step before has shown; None at the first.
         draws, settings, vocab_size: as in `denoising_loop`.
+        reading: what the logits come to under a constraint, which has masked them.
 
     Returns:
         the next canvas int32 [1, L]; what this step shows; its summary, see `kernels.renew`, which
@@ -145,16 +148,36 @@ def advance(
     """
     logits = kernels.prepared(logits)
     statistics = sampling.logit_statistics(logits)
+    if reading is not None:
+        statistics = statistics._replace(best=reading.best)
     accepted, tokens = SAMPLERS[settings.sampler](
         logits, statistics, canvas, before, draws, settings
     )
     now = Shown(statistics.best, accepted, statistics.entropy)
     since = now if before is None else before
     noise = draws.renoise((1, canvas.shape[1]), vocab_size)
+    if reading is not None:
+        tokens, noise = reading.joined(tokens, accepted), reading.noise(noise)
     canvas, summary = kernels.renew(
         accepted, tokens, noise, statistics, since.accepted, since.argmax_canvas
     )
     return Taken(canvas, now, summary, Belief(logits, statistics.normaliser))
+
+
+def _beginning(canvas: mx.array, rules: CanvasRules | None) -> mx.array:
+    return canvas if rules is None else rules.noise(canvas)
+
+
+def _predicted(
+    asked: Predict, rules: CanvasRules | None
+) -> Generator[Pass, Answer, tuple[Answer, Reading | None]]:
+    """What the network says, and what it comes to under the rules."""
+    answer = yield asked
+    if rules is None or answer is None:
+        return answer, None
+    masked = rules.masked(answer.values())
+    yield Evaluate((masked,))
+    return Logits(masked), rules.read(masked)
 
 
 def _nothing_to_read(tokens: list[int]) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from functools import partial
 
 from mlx_diffusiongemma.config import ModelConfig
+from mlx_diffusiongemma.constraints.progress import ConstrainedText
 from mlx_diffusiongemma.denoising import denoising_loop
 from mlx_diffusiongemma.draws import Draws
 from mlx_diffusiongemma.errors import ConfigError, PromptError
@@ -51,6 +52,7 @@ def block_loop(
     retry_empty: bool = False,
     canvas_length: int | None = None,
     shrink_canvas: bool = False,
+    follow: Callable[[int], ConstrainedText] | None = None,
 ) -> Generator[Pass | TokenEvent, Answer, None]:
     """Yield the events of one answer; the last `BlockCommitted` says why it ends.
 
@@ -63,11 +65,12 @@ def block_loop(
     more try, with the draws that follow.
 
     What `cache` shares with the prompt is not read again; `marks` are positions of the prompt
-    that later ones may return to.
+    that later ones may return to. `follow(tokens)` begins a constraint that ends within so many.
     """
     length, vocab_size = _length_of(config, canvas_length), config.vocab_size
     context = context_of(config, max_context)
     check_prompt(prompt, context, length, vocab_size)
+    text = follow(min(max_tokens, (context - len(prompt)) // length * length)) if follow else None
     yield (yield from read_prompt(cache, prompt, marks))
 
     budget, index = max_tokens, 0
@@ -80,10 +83,12 @@ def block_loop(
             vocab_size=vocab_size,
             canvas_index=index,
             shrink_at=eos_token_ids if shrink_canvas else frozenset(),
+            rules=None if text is None else text.rules(length),
         )
-        tries = 2 if retry_empty and index == 0 else 1
+        tries = 2 if retry_empty and index == 0 and text is None else 1
         step, passes, block = yield from _write_canvas(write, tries, eos_token_ids)
         kept, reason = cut_block(block, eos_token_ids, budget)
+        reason = "stop" if text is not None and text.commit(kept) else reason
         reason = "empty" if reason == "stop" and index == 0 and not kept else reason
         if reason is None and len(cache.tokens) + 2 * length > context:
             reason = "length"

@@ -5,13 +5,13 @@
 does so for mode "ar". All are frozen and validated when they are made; nothing checks them again.
 """
 
-import math
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args
 
+from mlx_diffusiongemma.constraints import CanvasConstraint
 from mlx_diffusiongemma.errors import ConfigError
+from mlx_diffusiongemma.ranges import Range
 
 DEFAULT_MAX_TOKENS = 2048
 _SAMPLER = "EntropyBoundSamplerConfig"
@@ -22,55 +22,25 @@ SamplerName = Literal["entropy-bound", "argmax", "confidence"]
 PresetName = Literal["quality", "balanced", "fast"]
 
 
-@dataclass(frozen=True)
-class _Range:
-    """The values one setting may have; `low` is one of them unless `exclusive`, `high` if `closed`.
-
-    An open `high` is written out, a closed one is part of a sentence.
-    """
-
-    low: float
-    integer: bool = False
-    exclusive: bool = False
-    high: float = math.inf
-    closed: bool = False
-
-    def check(self, name: str, value: object) -> None:
-        kind = int if self.integer else (int, float)
-        if not isinstance(value, bool) and isinstance(value, kind):
-            above = value > self.low if self.exclusive else value >= self.low
-            is_finite = self.integer or value <= sys.float_info.max  # an int may be too large
-            if above and is_finite and (value < self.high or self.closed and value == self.high):
-                return
-        raise ConfigError(f"{name} is {value!r}", hint=f"{name} must be {self}")
-
-    def __str__(self) -> str:
-        noun = "an integer" if self.integer else "a finite number"
-        start = f"above {self.low:g}" if self.exclusive else f"of {self.low:g} or more"
-        if self.high == math.inf:
-            return f"{noun} {start}"
-        return f"{noun} {start} and {'at most' if self.closed else 'below'} {self.high}"
-
-
 _RANGES = {
-    "max_denoising_steps": _Range(1, integer=True),
-    "entropy_bound": _Range(0, exclusive=True),
-    "t_min": _Range(0),
+    "max_denoising_steps": Range(1, integer=True),
+    "entropy_bound": Range(0, exclusive=True),
+    "t_min": Range(0),
     # float32 divides logits by it: from a wider range come infinities, or rows of equal numbers.
-    "t_max": _Range(1e-6, high=10**6, closed=True),
-    "stability_threshold": _Range(0, integer=True),
-    "confidence_threshold": _Range(0, exclusive=True),
-    "max_tokens": _Range(1, integer=True),
-    "seed": _Range(0, integer=True, high=2**64),
-    "min_denoising_steps": _Range(1, integer=True),
-    "accept_probability": _Range(0, exclusive=True, high=1, closed=True),
-    "keep_probability": _Range(0, high=1, closed=True),
-    "canvas_length": _Range(SMALLEST_CANVAS, integer=True),
-    "deadline_ms": _Range(0, exclusive=True),
-    "temperature": _Range(0),
-    "top_p": _Range(0, exclusive=True, high=1, closed=True),
-    "top_k": _Range(0, integer=True),
-    "min_p": _Range(0, high=1, closed=True),
+    "t_max": Range(1e-6, high=10**6, closed=True),
+    "stability_threshold": Range(0, integer=True),
+    "confidence_threshold": Range(0, exclusive=True),
+    "max_tokens": Range(1, integer=True),
+    "seed": Range(0, integer=True, high=2**64),
+    "min_denoising_steps": Range(1, integer=True),
+    "accept_probability": Range(0, exclusive=True, high=1, closed=True),
+    "keep_probability": Range(0, high=1, closed=True),
+    "canvas_length": Range(SMALLEST_CANVAS, integer=True),
+    "deadline_ms": Range(0, exclusive=True),
+    "temperature": Range(0),
+    "top_p": Range(0, exclusive=True, high=1, closed=True),
+    "top_k": Range(0, integer=True),
+    "min_p": Range(0, high=1, closed=True),
 }
 _CHOICES = {
     "mode": get_args(Mode),
@@ -230,6 +200,7 @@ class GenerationOptions:
             the template's own default.
         retry_empty: denoise the first canvas once more, from new noise, when it says nothing at
             all; False takes the empty answer.
+        constraint: what the answer may hold, whatever the model says; None is any text.
         chat_template: render the prompt with the checkpoint's chat template; False sends it as
             it is.
     """
@@ -260,11 +231,13 @@ class GenerationOptions:
     thinking: bool | None = None
     chat_template: bool = True
     retry_empty: bool = True
+    constraint: CanvasConstraint | None = None
 
     def __post_init__(self) -> None:
         _check_ranges(self)
         _check_temperatures(self)
         self._check_mode()
+        self._check_constraint()
         is_one = isinstance(self.stop, str) or not isinstance(self.stop, Iterable)
         stop = (self.stop,) if is_one else tuple(self.stop)
         if not all(isinstance(text, str) and text for text in stop):
@@ -292,3 +265,17 @@ class GenerationOptions:
                 f"{name} is {value!r} and mode is {self.mode!r}",
                 hint=f"only mode {'diffusion' if self.mode == 'ar' else 'ar'!r} reads {name}",
             )
+
+    def _check_constraint(self) -> None:
+        if self.constraint is None:
+            return
+        if not isinstance(self.constraint, CanvasConstraint):
+            raise ConfigError(
+                f"constraint is {self.constraint!r}", hint="give a CanvasConstraint, or None"
+            )
+        for name, value in ("mode", "diffusion"), ("shrink_canvas", False), ("thinking", None):
+            if vars(self)[name] not in (value, False):
+                raise ConfigError(
+                    f"a constraint is given and {name} is {vars(self)[name]!r}",
+                    hint=f"the whole answer follows the constraint: leave {name} out",
+                )

@@ -14,6 +14,8 @@ import mlx.core as mx
 from mlx_diffusiongemma.answer import AnswerStream
 from mlx_diffusiongemma.autoregressive import token_loop
 from mlx_diffusiongemma.config import GenerationConfig
+from mlx_diffusiongemma.constraints.progress import follow
+from mlx_diffusiongemma.constraints.vocabulary import Vocabulary
 from mlx_diffusiongemma.draws import Draws, SeededDraws
 from mlx_diffusiongemma.errors import ConfigError
 from mlx_diffusiongemma.events import Event, Finished, GenerationResult, TokenEvent
@@ -48,6 +50,20 @@ class Responder:
     def identity(self) -> Identity:
         """What a prompt cache must have been made with."""
         return Identity(model_fingerprint(self.model), self.tokenizer.fingerprint)
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        """What each token writes, for constraints."""
+        pad = self.tokenizer.pad_token_id
+        return Vocabulary.of(
+            self.tokenizer.bytes_by_id(self.model.config.vocab_size),
+            end_ids=self._end_ids,
+            padding_ids=frozenset() if pad is None else frozenset({pad}),
+        )
+
+    @property
+    def _end_ids(self) -> frozenset[int]:
+        return self.generation_config.eos_token_ids | self.tokenizer.eos_token_ids
 
     def encode(self, prompt: Prompt, options: GenerationOptions) -> list[int]:
         """The token ids of a prompt; PromptError or ConfigError before anything is computed."""
@@ -150,7 +166,7 @@ class Responder:
         max_context: int | None,
     ) -> Generator[Pass | TokenEvent, Answer, None]:
         """Passes and events of one answer in token ids."""
-        ends = self.generation_config.eos_token_ids | self.tokenizer.eos_token_ids
+        ends = self._end_ids
         if plan.mode == "ar":
             return token_loop(
                 self.model.config,
@@ -163,6 +179,7 @@ class Responder:
                 marks=marks,
                 max_context=max_context,
             )
+        constraint = options.constraint
         return block_loop(
             self.model.config,
             prompt_ids,
@@ -176,6 +193,7 @@ class Responder:
             retry_empty=options.retry_empty,
             canvas_length=options.canvas_length,
             shrink_canvas=options.shrink_canvas,
+            follow=None if constraint is None else partial(follow, constraint, self.vocabulary),
         )
 
 

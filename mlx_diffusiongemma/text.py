@@ -137,6 +137,18 @@ class Tokenizer:
             return self._bytes[token_id]
         return "\ufffd".encode()
 
+    @property
+    def pad_token_id(self) -> int | None:
+        """The token that stands where nothing is said, None if there is none."""
+        return self._backend.pad_token_id
+
+    def bytes_by_id(self, count: int) -> list[bytes | None]:
+        """UTF-8 of the tokens 0 to `count` - 1; None for special ones and those that are not."""
+        known = min(count, len(self._bytes))
+        hidden = self.special_token_ids
+        texts = [None if i in hidden else self._bytes[i] for i in range(known)]
+        return texts + [None] * (count - known)
+
     def decode(self, token_ids: Iterable[int]) -> str:
         """The text of these tokens without special tokens; bytes that are no UTF-8 are U+FFFD.
 

@@ -236,7 +236,8 @@ def check_watch(watch: bool, options: GenerationOptions) -> None:
 
 
 def _with_flags(message: str) -> str:
-    return re.sub(rf"\b({'|'.join(_FIELDS)})\b", lambda match: _flag(match[0]), message)
+    fields = "|".join(name for name in _FIELDS if name != "constraint")
+    return re.sub(rf"\b({fields})\b", lambda match: _flag(match[0]), message)
 
 
 def _flag(field: str) -> str:

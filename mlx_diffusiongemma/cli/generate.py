@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mlx_diffusiongemma.cli import arguments, batch_flags
+from mlx_diffusiongemma.cli import arguments, batch_flags, constraint_flags
 from mlx_diffusiongemma.cli.console import print_json
 from mlx_diffusiongemma.cli.generation_flags import takes_generation_flags
 from mlx_diffusiongemma.cli.loading import open_runtime
@@ -34,6 +34,10 @@ def generate_command(
     dtype: arguments.Dtype = None,
     force: arguments.Force = False,
     system: arguments.System = None,
+    regex: constraint_flags.Regex = None,
+    json_schema: constraint_flags.JsonSchema = None,
+    choices: constraint_flags.Choices = None,
+    scaffold: constraint_flags.Scaffold = None,
     batch_file: batch_flags.BatchFile = None,
     out: batch_flags.Out = None,
     rows: batch_flags.Rows = None,
@@ -48,7 +52,8 @@ def generate_command(
 
     The answer goes to standard output, everything else to standard error.
     """
-    options = arguments.generation_options(context.params)
+    constraint = constraint_flags.constraint_of(context.params)
+    options = arguments.generation_options({**context.params, "constraint": constraint})
     arguments.check_watch(watch, options)
     job = batch_flags.job_of(context.params)
     load = partial(open_runtime, model, revision=revision, dtype=dtype, force=force)

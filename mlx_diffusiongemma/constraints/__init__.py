@@ -1,8 +1,6 @@
-"""What an answer may hold: constraints on whole canvases, found exactly by dynamic programming."""
+"""What an answer may hold: constraints as values. The modules that follow them need MLX."""
 
-from mlx_diffusiongemma.constraints.canvas_rules import CanvasRules, Reading
 from mlx_diffusiongemma.constraints.constraint import CanvasConstraint
-from mlx_diffusiongemma.constraints.progress import ConstrainedText
-from mlx_diffusiongemma.constraints.vocabulary import Vocabulary
+from mlx_diffusiongemma.constraints.scaffold import open_scaffold
 
-__all__ = ["CanvasConstraint", "CanvasRules", "ConstrainedText", "Reading", "Vocabulary"]
+__all__ = ["CanvasConstraint", "open_scaffold"]

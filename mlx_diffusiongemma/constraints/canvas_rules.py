@@ -21,7 +21,11 @@ from mlx_diffusiongemma.errors import ConstraintError
 
 
 class CanvasRules:
-    """The rules of one canvas, whose text goes on from a state of the automaton."""
+    """The rules of one canvas, whose text goes on from a state of the automaton.
+
+    Attributes:
+        problem: which paths through the automaton the canvas may take.
+    """
 
     def __init__(
         self,
@@ -37,7 +41,7 @@ class CanvasRules:
         `allowed` holds, by position, the only tokens that may stand there. ConstraintError when
         no text at all fits.
         """
-        self._problem = PathProblem(
+        self.problem = PathProblem(
             automaton,
             state,
             room=min(length, budget),
@@ -45,7 +49,7 @@ class CanvasRules:
             length=length,
             allowed=allowed or {},
         )
-        reached, labels = self._problem.reachable
+        reached, labels = self.problem.reachable
         if not reached[0].any():
             raise ConstraintError(
                 f"no text that the constraint allows fits into {budget} tokens",
@@ -56,14 +60,14 @@ class CanvasRules:
 
     def noise(self, tokens: mx.array) -> mx.array:
         """int32 [1, L]: uniform tokens [1, L] of the vocabulary as uniform allowed ones."""
-        automaton = self._problem.automaton
+        automaton = self.problem.automaton
         counts = np.cumsum(self._classes * automaton.class_sizes, axis=1)
         drawn = np.array(tokens)[0].astype(np.int64)
         place = drawn * counts[:, -1] // automaton.vocab_size
         chosen = (counts <= place[:, None]).sum(axis=1)
         before = counts[np.arange(len(place)), chosen] - automaton.class_sizes[chosen]
         allowed = automaton.tokens[automaton.class_starts[chosen] + place - before]
-        for position, among in self._problem.allowed.items():
+        for position, among in self.problem.allowed.items():
             fitting = among[self._classes[position][automaton.class_of[among]]]
             allowed[position] = fitting[drawn[position] * len(fitting) // automaton.vocab_size]
         return mx.array(allowed[None].astype(np.int32))
@@ -76,13 +80,13 @@ class CanvasRules:
 
     def _token_mask(self) -> np.ndarray:
         """bool [L, V]."""
-        class_of = self._problem.automaton.class_of
+        class_of = self.problem.automaton.class_of
         classes = np.pad(self._classes, ((0, 0), (0, 1)))
         mask = np.empty((len(classes), len(class_of)), bool)
         for position, row in enumerate(mask):
             np.take(classes[position], class_of, out=row)
-            if position in self._problem.allowed:
-                among = self._problem.allowed[position]
+            if position in self.problem.allowed:
+                among = self.problem.allowed[position]
                 kept = row[among]
                 row[:] = False
                 row[among] = kept
@@ -91,8 +95,8 @@ class CanvasRules:
     def read(self, logits: mx.array) -> "Reading":
         """The most likely allowed text; logits float32 [1, L, V], evaluated."""
         rows = np.array(logits, copy=False)[0]
-        maxima = class_maxima(rows, self._problem)
-        return Reading(self._problem, rows, maxima, best_path(self._problem, rows, maxima))
+        maxima = class_maxima(rows, self.problem)
+        return Reading(self, rows, maxima, best_path(self.problem, rows, maxima))
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +107,7 @@ class Reading:
         tokens: int32 [L], the most likely allowed text.
     """
 
-    _problem: PathProblem
+    _rules: CanvasRules
     _logits: np.ndarray
     _maxima: np.ndarray
     tokens: np.ndarray
@@ -113,10 +117,14 @@ class Reading:
         """int32 [1, L], `tokens` as a canvas."""
         return mx.array(self.tokens[None])
 
+    def noise(self, tokens: mx.array) -> mx.array:
+        """See `CanvasRules.noise`."""
+        return self._rules.noise(tokens)
+
     def joined(self, tokens: mx.array, accepted: mx.array) -> mx.array:
         """int32 [1, L]: the most likely allowed text that keeps most of the accepted tokens."""
         chosen, where = np.array(tokens)[0], np.flatnonzero(np.array(accepted)[0])
         if np.array_equal(chosen[where], self.tokens[where]):
             return self.best
         kept = {int(position): int(chosen[position]) for position in where}
-        return mx.array(best_path(self._problem, self._logits, self._maxima, kept)[None])
+        return mx.array(best_path(self._rules.problem, self._logits, self._maxima, kept)[None])

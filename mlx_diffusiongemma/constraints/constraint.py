@@ -6,20 +6,14 @@ CanvasConstraint.text("Total: ") + CanvasConstraint.regex(r"\\d+") --> follow --
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any, Literal
 
-from mlx_diffusiongemma.constraints.byte_automaton import byte_automaton
 from mlx_diffusiongemma.constraints.json_schema import Schema, schema_language
 from mlx_diffusiongemma.constraints.language import ANYTHING, Language, any_of, join, text
-from mlx_diffusiongemma.constraints.progress import ConstrainedText
 from mlx_diffusiongemma.constraints.regex import regex_language
-from mlx_diffusiongemma.constraints.token_automaton import TokenAutomaton, token_automaton
-from mlx_diffusiongemma.constraints.vocabulary import Vocabulary
 from mlx_diffusiongemma.errors import ConstraintError
 
 SpanKind = Literal["anything", "text", "choices", "regex", "json_schema"]
-_KEPT_AUTOMATA = 16
 
 
 @dataclass(frozen=True)
@@ -28,7 +22,7 @@ class CanvasConstraint:
 
     Two constraints are added to say one after the other. All are checked when they are made:
     ConstraintError says what cannot be read. Whether a model's tokens can write it, and within how
-    many, `follow` finds out.
+    many, `progress.follow` finds out.
 
     Attributes:
         spans: kind and content of what follows each other.
@@ -39,7 +33,7 @@ class CanvasConstraint:
     tokens: tuple[tuple[int, tuple[int, ...]], ...] = ()
 
     def __post_init__(self) -> None:
-        _language(self.spans)
+        language_of(self.spans)
         for position, allowed in self.tokens:
             if not allowed:
                 raise ConstraintError(f"position {position} allows no token at all")
@@ -95,23 +89,9 @@ class CanvasConstraint:
             self, tokens=tuple((at, tuple(sorted(among))) for at, among in sorted(before.items()))
         )
 
-    def follow(self, vocabulary: Vocabulary, max_tokens: int) -> ConstrainedText:
-        """Begin an answer; ConstraintError unless it can end within `max_tokens`."""
-        allowed = dict(self.tokens)
-        highest = max((max(tokens) for tokens in allowed.values()), default=0)
-        if highest >= vocabulary.size:
-            raise ConstraintError(
-                f"token {highest} is allowed", hint=f"the vocabulary has {vocabulary.size} tokens"
-            )
-        return ConstrainedText(_automaton(self.spans, vocabulary), allowed, max_tokens)
 
-
-def language_of(constraint: CanvasConstraint) -> Language:
-    """The texts that its spans allow, whatever tokens they are made of."""
-    return _language(constraint.spans)
-
-
-def _language(spans: tuple[tuple[SpanKind, str], ...]) -> Language:
+def language_of(spans: tuple[tuple[SpanKind, str], ...]) -> Language:
+    """The texts that the spans of a constraint allow, whatever tokens they are made of."""
     try:
         return join(*(_READERS[kind](content) for kind, content in spans))
     except RecursionError:
@@ -132,8 +112,3 @@ _READERS: Mapping[SpanKind, Callable[[str], Language]] = {
     "regex": regex_language,
     "json_schema": lambda content: schema_language(json.loads(content)),
 }
-
-
-@lru_cache(maxsize=_KEPT_AUTOMATA)
-def _automaton(spans: tuple[tuple[SpanKind, str], ...], vocabulary: Vocabulary) -> TokenAutomaton:
-    return token_automaton(byte_automaton(_language(spans)), vocabulary)

@@ -86,7 +86,7 @@ def best_path(
     weights = np.maximum.reduceat(
         maxima[:, automaton.label_classes], automaton.label_starts, axis=1
     ).astype(np.float64)
-    held = _with_kept(automaton, weights, logits, kept or {})
+    held = _with_kept(problem, weights, logits, kept or {})
     scores = _scores(problem, weights)
     tokens = np.empty(problem.length, np.int32)
     state = int(np.argmax(np.where(problem.final, scores[-1], -np.inf)))
@@ -107,15 +107,17 @@ def best_path(
 
 
 def _with_kept(
-    automaton: TokenAutomaton, weights: np.ndarray, logits: np.ndarray, kept: dict[int, int]
+    problem: PathProblem, weights: np.ndarray, logits: np.ndarray, kept: dict[int, int]
 ) -> dict[tuple[int, int], int]:
     """Raise the labels that hold a kept token; which token that is, by position and label."""
+    automaton = problem.automaton
     held: dict[tuple[int, int], int] = {}
-    if kept:
-        for position, token in kept.items():
-            labels = automaton.labels_with(automaton.class_of[token : token + 1])
-            weights[position, labels] = _KEPT + max(float(logits[position, token]), _WORST)
-            held |= {(position, int(label)): token for label in labels}
+    for position, token in kept.items():
+        if token not in problem.allowed.get(position, (token,)):
+            continue
+        labels = automaton.labels_with(automaton.class_of[token : token + 1])
+        weights[position, labels] = _KEPT + max(float(logits[position, token]), _WORST)
+        held |= {(position, int(label)): token for label in labels}
     return held
 
 

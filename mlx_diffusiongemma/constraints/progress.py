@@ -4,16 +4,44 @@ follow --> rules of a canvas --> block --> commit --> rules of the next canvas -
 """
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 import numpy as np
 
+from mlx_diffusiongemma.constraints.byte_automaton import byte_automaton
 from mlx_diffusiongemma.constraints.canvas_rules import CanvasRules
-from mlx_diffusiongemma.constraints.token_automaton import FAR, TokenAutomaton
+from mlx_diffusiongemma.constraints.constraint import CanvasConstraint, SpanKind, language_of
+from mlx_diffusiongemma.constraints.token_automaton import FAR, TokenAutomaton, token_automaton
+from mlx_diffusiongemma.constraints.vocabulary import Vocabulary
 from mlx_diffusiongemma.errors import ConstraintError
+
+_KEPT_AUTOMATA = 16
+
+
+def follow(
+    constraint: CanvasConstraint, vocabulary: Vocabulary, max_tokens: int
+) -> "ConstrainedText":
+    """Begin an answer; ConstraintError unless it can end within `max_tokens`."""
+    allowed = dict(constraint.tokens)
+    highest = max((max(tokens) for tokens in allowed.values()), default=0)
+    if highest >= vocabulary.size:
+        raise ConstraintError(
+            f"token {highest} is allowed", hint=f"the vocabulary has {vocabulary.size} tokens"
+        )
+    return ConstrainedText(_automaton(constraint.spans, vocabulary), allowed, max_tokens)
+
+
+@lru_cache(maxsize=_KEPT_AUTOMATA)
+def _automaton(spans: tuple[tuple[SpanKind, str], ...], vocabulary: Vocabulary) -> TokenAutomaton:
+    return token_automaton(byte_automaton(language_of(spans)), vocabulary)
 
 
 class ConstrainedText:
-    """An answer that follows a constraint: the state that it is in, and what may come next."""
+    """An answer that follows a constraint: the state that it is in, and what may come next.
+
+    Attributes:
+        is_over: whether nothing can follow what is committed.
+    """
 
     def __init__(
         self, automaton: TokenAutomaton, allowed: Mapping[int, Sequence[int]], max_tokens: int
@@ -29,6 +57,7 @@ class ConstrainedText:
         self._automaton, self._state = automaton, automaton.start
         self._allowed = {at: np.unique(np.array(t, np.int32)) for at, t in allowed.items()}
         self._max_tokens, self._written = max_tokens, 0
+        self.is_over = False
 
     def rules(self, length: int) -> CanvasRules:
         """The rules of the next canvas, of `length` positions; ConstraintError if none fits."""
@@ -44,17 +73,17 @@ class ConstrainedText:
             },
         )
 
-    def commit(self, tokens: Sequence[int]) -> None:
-        """Go on behind these tokens, which the rules have allowed."""
+    def commit(self, tokens: Sequence[int]) -> bool:
+        """Go on behind these tokens, which the rules have allowed; whether the text is over.
+
+        It is when nothing can follow, or when no token is left to write it with.
+        """
         for token in tokens:
             after = self._automaton.after(self._state, token)
             if after is None:
                 raise AssertionError(f"token {token} breaks the constraint")
             self._state = after
         self._written += len(tokens)
-
-    @property
-    def is_over(self) -> bool:
-        """Whether nothing can follow: the text is complete, or its end token is written."""
         leaving = self._automaton.target[self._automaton.source == self._state]
-        return bool((leaving == self._automaton.end).all())
+        self.is_over = bool((leaving == self._automaton.end).all())
+        return self.is_over or self._written == self._max_tokens

@@ -14,7 +14,9 @@ from synthetic_vocabulary import SIZE, TURN_END, token_bytes, vocabulary
 
 from mlx_diffusiongemma import sampling
 from mlx_diffusiongemma.constraints import CanvasConstraint
+from mlx_diffusiongemma.constraints.progress import follow
 from mlx_diffusiongemma.draws import SeededDraws
+from mlx_diffusiongemma.kernels import Logits
 
 FIELDS = {
     "name": {"type": "string", "maxLength": 60},
@@ -42,7 +44,7 @@ def written(constraint, seed, *, length, max_tokens):
     """The answer to random logits, canvas after canvas: few rows of them, in any order."""
     rng = np.random.default_rng(seed)
     few = rng.normal(0, 4, (8, SIZE)).astype(np.float32)
-    text, tokens = constraint.follow(vocabulary(), max_tokens), []
+    text, tokens = follow(constraint, vocabulary(), max_tokens), []
     while not text.is_over and len(tokens) < max_tokens:
         rules = text.rules(length)
         logits = mx.array(few[rng.integers(0, len(few), length)][None])
@@ -77,13 +79,13 @@ def test_preparation_is_bounded_and_kept():
     code = (
         f"import sys; sys.path[:0] = {[folder, str(Path(folder).parent)]!r}\n"
         "import resource, time\n"
-        "from test_at_size import CONSTRAINT, vocabulary\n"
+        "from test_at_size import CONSTRAINT, follow, vocabulary\n"
         "vocabulary()\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "started = time.process_time()\n"
-        "CONSTRAINT.follow(vocabulary(), 200)\n"
+        "follow(CONSTRAINT, vocabulary(), 200)\n"
         "first = time.process_time()\n"
-        "CONSTRAINT.follow(vocabulary(), 200)\n"
+        "follow(CONSTRAINT, vocabulary(), 200)\n"
         "again = time.process_time() - first\n"
         "after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "print(first - started, again, after - before)\n"
@@ -99,16 +101,17 @@ def test_preparation_is_bounded_and_kept():
 def test_a_step_costs_at_most_twice_the_unconstrained_sampler():
     length, key = 256, mx.random.key(3)
     logits = mx.random.normal((1, length, SIZE), key=key) * 3
-    rules = CONSTRAINT.follow(vocabulary(), 256).rules(length)
+    rules = follow(CONSTRAINT, vocabulary(), 256).rules(length)
     draws = SeededDraws(0)
 
     def step(constrained):
         started = time.perf_counter()
-        masked = (rules.masked(logits) if constrained else logits) / 0.7
+        masked = rules.masked(logits) if constrained else logits
         mx.eval(masked)
-        statistics = sampling.logit_statistics(masked)
+        scaled = Logits(masked, temperature=0.7)
+        statistics = sampling.logit_statistics(scaled)
         accepted = sampling.accept_within_bound(statistics.entropy, 0.1)
-        tokens, noise = draws.candidates(masked), draws.renoise((1, length), SIZE)
+        tokens, noise = draws.candidates(scaled, statistics), draws.renoise((1, length), SIZE)
         if constrained:
             reading = rules.read(masked)
             tokens, noise = reading.joined(tokens, accepted), rules.noise(noise)
@@ -123,7 +126,7 @@ def test_a_step_costs_at_most_twice_the_unconstrained_sampler():
 
 def test_end_tokens_fill_what_is_left_of_a_canvas():
     constraint = CanvasConstraint.text('{"name"')
-    row = constraint.follow(vocabulary(), 8).rules(8).read(mx.zeros((1, 8, SIZE))).tokens.tolist()
+    row = follow(constraint, vocabulary(), 8).rules(8).read(mx.zeros((1, 8, SIZE))).tokens.tolist()
     used = [token for token in row if token_bytes()[token] is not None]
     assert b"".join(token_bytes()[token] for token in used) == b'{"name"'
     assert row[len(used)] in (1, TURN_END)

@@ -5,14 +5,14 @@ import json
 import pydantic
 import pytest
 
-from mlx_diffusiongemma.constraints import CanvasConstraint
+from mlx_diffusiongemma.constraints import CanvasConstraint, open_scaffold
 from mlx_diffusiongemma.constraints.byte_automaton import byte_automaton
 from mlx_diffusiongemma.constraints.constraint import language_of
 from mlx_diffusiongemma.errors import ConstraintError
 
 
 def accepts(constraint, text):
-    return byte_automaton(language_of(constraint)).accepts(text.encode())
+    return byte_automaton(language_of(constraint.spans)).accepts(text.encode())
 
 
 def test_parts_follow_each_other():
@@ -79,3 +79,32 @@ def test_a_schema_nested_too_deep_is_refused():
         schema = {"type": "array", "items": schema}
     with pytest.raises(ConstraintError, match="too deep|not JSON|states"):
         accepts(CanvasConstraint.json_schema(schema), "1")
+
+
+# Scaffolds --------------------------------------------------------------------------------------
+
+
+def test_a_scaffold_keeps_its_text_and_opens_its_holes():
+    template = "Name: <fill>\nBorn: <fill:regex:\\d{4}>, <fill:choices:f|m> <b>\n"
+    constraint = open_scaffold(template)
+    assert accepts(constraint, "Name: Ada Lovelace\nBorn: 1815, f <b>\n")
+    assert not accepts(constraint, "Name: Ada\nLovelace\nBorn: 1815, f <b>\n")
+    assert not accepts(constraint, "Name: Ada\nBorn: 181, f <b>\n")
+    assert not accepts(constraint, "Name: Ada\nBorn: 1815, x <b>\n")
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        ("no holes", "no hole"),
+        ("<fill:24>", "cannot be read"),
+        ("a <fill", "cannot be read"),
+        ("<fill:regex:a\n>", "cannot be read"),
+        ("<fill:regex:<fill>>", "cannot be read"),
+        ("<fill:regex:(>", "not a regular expression"),
+        ("<fill:choices:a||b>", "choices are"),
+    ],
+)
+def test_a_hole_that_cannot_be_read_is_refused(template, message):
+    with pytest.raises(ConstraintError, match=message):
+        open_scaffold(template)

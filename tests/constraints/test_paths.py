@@ -8,10 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlx_diffusiongemma.constraints import CanvasConstraint, CanvasRules, Vocabulary
+from mlx_diffusiongemma.constraints import CanvasConstraint
 from mlx_diffusiongemma.constraints.byte_automaton import byte_automaton
+from mlx_diffusiongemma.constraints.canvas_rules import CanvasRules
+from mlx_diffusiongemma.constraints.progress import follow
 from mlx_diffusiongemma.constraints.regex import regex_language
 from mlx_diffusiongemma.constraints.token_automaton import token_automaton
+from mlx_diffusiongemma.constraints.vocabulary import Vocabulary
 from mlx_diffusiongemma.errors import ConstraintError
 
 PAD, END = 0, 1
@@ -175,7 +178,7 @@ def test_an_answer_over_several_canvases_is_whole_and_fits(seed, pattern, spare)
     constraint = CanvasConstraint.regex(pattern)
     least = byte_automaton(regex_language(pattern))
     needed = int(_least_tokens(least)[0])
-    text, budget = constraint.follow(VOCABULARY, needed + spare), needed + spare
+    text, budget = follow(constraint, VOCABULARY, needed + spare), needed + spare
     written, index = [], 0
     while not text.is_over and len(written) < budget:
         rules = text.rules(3)
@@ -194,12 +197,12 @@ def test_an_answer_over_several_canvases_is_whole_and_fits(seed, pattern, spare)
 def test_a_constraint_that_cannot_end_in_time_is_refused_before_it_begins():
     constraint = CanvasConstraint.regex("a{7}")
     with pytest.raises(ConstraintError, match="at least 7 tokens, and max_tokens is 6"):
-        constraint.follow(VOCABULARY, 6)
-    constraint.follow(VOCABULARY, 7)
+        follow(constraint, VOCABULARY, 6)
+    follow(constraint, VOCABULARY, 7)
 
 
 def test_a_constraint_that_no_token_writes_is_refused():
     with pytest.raises(ConstraintError, match="cannot write"):
-        CanvasConstraint.text("xyz").follow(VOCABULARY, 100)
+        follow(CanvasConstraint.text("xyz"), VOCABULARY, 100)
     with pytest.raises(ConstraintError, match="token 9 is allowed"):
-        CanvasConstraint.anything().with_tokens({0: [9]}).follow(VOCABULARY, 100)
+        follow(CanvasConstraint.anything().with_tokens({0: [9]}), VOCABULARY, 100)
