@@ -26,10 +26,12 @@ from mlx_diffusiongemma.kernels.reference_experts import PackedExperts
 
 CHOICE = "DGEMMA_EXPERT_MATMUL"  # environment variable: STOCK or one of WAYS
 STOCK = "stock"
-WAYS = ("staged",)
+WAYS = ("staged", "fragments")
 GROUPED_ROWS = 4  # for each expert: with fewer, MLX multiplies row by row
 _TILES = (16, 32)  # rows of a tile, for few rows an expert and for many
 _THREADS = 128
+_THREADGROUP_BYTES = 32 * 1024
+_INPUTS = (256, 128)  # in threadgroup memory at once, where x alone goes through it
 _COLUMNS = {"F": 32, "N": 64}  # of out for a threadgroup
 _PACKED = ("offsets", "weight", "scales", "biases")
 GATED = {
@@ -45,6 +47,7 @@ DOWN = {
     way: Kernel(f"down_{way}", ("x", *_PACKED), ("out",), ("expert_functions", f"{way}_functions"))
     for way in WAYS
 }
+_STAGE_INPUTS = (GATED["fragments"], DOWN["fragments"])
 
 
 def gated_products(
@@ -144,6 +147,7 @@ def _launch(
         (
             *(("T", x.dtype), ("E", experts), ("K", x.shape[-1]), (name, width)),
             *(("BITS", packed.bits), ("GROUP", packed.group_size), ("ROWS", rows)),
+            *((("INPUTS", _inputs(x.dtype, rows)),) if kernel in _STAGE_INPUTS else ()),
         ),
         grid=(_THREADS * -(-width // columns), most_tiles(pairs, experts, rows), 1),
         threadgroup=(_THREADS, 1, 1),
@@ -160,6 +164,11 @@ def most_tiles(pairs: int, experts: int, rows: int) -> int:
 def _tile_rows(pairs: int, packed: PackedExperts) -> int:
     few, many = _TILES
     return many if pairs >= many * packed.weight.shape[0] else few
+
+
+def _inputs(dtype: mx.Dtype, rows: int) -> int:
+    """How many inputs of a tile's rows threadgroup memory holds, with room for eight rows more."""
+    return next(n for n in _INPUTS if n * (rows + 8) * dtype.size <= _THREADGROUP_BYTES)
 
 
 def _trial(x: mx.array, packed: PackedExperts, tile: int) -> tuple[object, ...]:

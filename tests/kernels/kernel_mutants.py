@@ -58,14 +58,30 @@ _TILES = [
     ("found.first = simd_max(found.first);", "", 1),
     ("found.rows = simd_max(found.rows);", "", 1),
 ]
-_STAGING = [
+_MULTIPLYING = [
     ("k % GROUP == 0", "k == 0", 1),
     ("uint(8 * m) < rows", "uint(8 * m + 8) < rows", 1),
 ]
-_STAGED = [
+_NO_TILE_AND_ITS_END = [
     ("if (tile.expert == uint(E)) return;", "", 1),
-    ("metal::min(thread_index / (128 / ROWS), tile.rows - 1)", "thread_index / (128 / ROWS)", 1),
     ("row < tile.rows && ", "", 1),
+]
+_STAGED = [
+    *_NO_TILE_AND_ITS_END,
+    ("metal::min(thread_index / (128 / ROWS), tile.rows - 1)", "thread_index / (128 / ROWS)", 1),
+]
+_FRAGMENTS = [
+    *_NO_TILE_AND_ITS_END,
+    ("metal::min(group * (ROWS / 4) + r, tile.rows - 1)", "(group * (ROWS / 4) + r)", 1),
+]
+_INPUTS = [
+    ("metal::min(INPUTS, K - start)", "INPUTS", 1),
+    ("k - of_chunk + ", "", 1),
+    ("8 * step", "4 * step", 1),
+    ("of_chunk / V * 2", "of_chunk / V", 1),
+    (" + k % 2", "", 1),
+    ("word[b], 2 * j,", "word[b], 2 * j + 1,", 1),
+    ("(chunk + 8 * j)", "(chunk + 4 * j)", 1),
 ]
 GUARDS: dict[Kernel, list[Mutant]] = {
     routing.ROUTE: [*_CHOOSING, *_SORTING, ("if (lane < uint(K)) {", "{", 2)],
@@ -184,7 +200,7 @@ GUARDS: dict[Kernel, list[Mutant]] = {
     ],
     expert_products.GATED["staged"]: [
         *_TILES,
-        *_STAGING,
+        *_MULTIPLYING,
         *_STAGED,
         (
             "metal::min(columns + thread_index / 2 % 32, uint(F) - 1)",
@@ -198,6 +214,20 @@ GUARDS: dict[Kernel, list[Mutant]] = {
         *_STAGED,
         ("metal::min(columns + thread_index / 2, uint(N) - 1)", "(columns + thread_index / 2)", 1),
         (" && column < uint(N)", "", 1),
+    ],
+    # Tiles are found as above.
+    expert_products.GATED["fragments"]: [
+        *_MULTIPLYING,
+        *_INPUTS,
+        *_FRAGMENTS,
+        ("metal::min(column, uint(F) - 1)", "column", 1),
+        (" && column < uint(F)", "", 1),
+    ],
+    expert_products.DOWN["fragments"]: [
+        *_FRAGMENTS,
+        ("metal::min(column, uint(N) - 1)", "column", 1),
+        ("metal::min(column + 32, uint(N) - 1)", "(column + 32)", 1),
+        (" && at < uint(N)", "", 1),
     ],
     # No barrier and no condition; instead what the addresses are made of.
     activation.GEGLU: [

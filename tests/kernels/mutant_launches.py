@@ -115,15 +115,23 @@ def believed() -> Launch:
 
 
 def multiplied(kernel: Kernel) -> Launch:
-    """More experts than lanes, two tiles of one, the last not full; two groups in a row."""
+    """More experts than lanes, two tiles of one, the last not full; columns that fill no block.
+
+    Inputs of three groups, of which `fragments` gets two at a time.
+    """
     counts = [0] * 7 + [2] + [0] * 25 + [17, 0, 3]
-    x, routing = expert_arguments.rows(22, 64), expert_arguments.routing(counts)
-    packed = expert_arguments.packed(36, 40, 64, 4)
+    x, routing = expert_arguments.rows(22, 96), expert_arguments.routing(counts)
+    packed = expert_arguments.packed(36, 84, 96, 4)
     for way in expert_products.WAYS:
-        if kernel is expert_products.GATED[way]:
-            return expert_products.gated_launch(way, x, routing, packed)
-        if kernel is expert_products.DOWN[way]:
-            return expert_products.down_launch(way, x, routing, packed)
+        for kernels, launch in (
+            (expert_products.GATED, expert_products.gated_launch),
+            (expert_products.DOWN, expert_products.down_launch),
+        ):
+            if kernel is kernels[way]:
+                given = launch(way, x, routing, packed)
+                fewer = dict(given.template) | ({"INPUTS": 64} if way == "fragments" else {})
+                grid = given.grid[0], 5, 1  # four tiles, and one that there is not
+                return replace(given, template=tuple(fewer.items()), grid=grid)
     raise KeyError(kernel.name)
 
 
