@@ -11,7 +11,8 @@ from pathlib import Path
 import mlx.core as mx
 
 from mlx_diffusiongemma import SamplerSettings, SeededDraws, load_model
-from mlx_diffusiongemma.denoising import denoise
+from mlx_diffusiongemma.denoising import denoising_loop
+from mlx_diffusiongemma.passes import carried_out
 
 # Never confident, so that every run takes all its steps.
 NEVER = 1e-30
@@ -30,12 +31,11 @@ def measure(checkpoint: Path, prompt_tokens: int, steps: int) -> dict[str, float
     cache = model.make_cache()
     model.prefill(tokens, cache)
     prefilled, busy = time.perf_counter(), time.process_time()
-    passes = denoise(
-        lambda canvas, previous: model.denoise(canvas, cache, previous),
-        SeededDraws(0),
-        settings,
-        canvas_length=length,
-        vocab_size=vocab_size,
+    loop = denoising_loop(SeededDraws(0), settings, canvas_length=length, vocab_size=vocab_size)
+    passes = carried_out(
+        loop,
+        lambda asked: model.predict(asked.canvas, cache, asked.belief),
+        lambda tokens: None,  # one canvas reads nothing
     )
     count = sum(1 for _ in passes)
     finished, busy = time.perf_counter(), time.process_time() - busy
