@@ -130,12 +130,15 @@ def _workers(folder: Path, dtype: str | None, peer: str | None) -> "Workers":
     module = f"{WorkerProcess.__module__.rpartition('.')[0]}.worker"
     command = [sys.executable, "-m", module, str(folder), *([dtype] if dtype else [])]
     workers = Workers({OURS: partial(WorkerProcess, command)})
-    hello = workers.get(OURS).hello
-    workers.together = _TWO_MODELS * hello["active_bytes"] <= available_memory()
-    if peer is not None:
-        script = str(files("mlx_diffusiongemma.bench").joinpath("worker_mlx_vlm.py"))
-        theirs = [peer, script, str(folder), hello["dtype"]]
-        hint = "try `PYTHON -c 'import mlx_vlm.generate'`; this was written for mlx-vlm 0.7.10"
-        workers.add(THEIRS, partial(WorkerProcess, theirs, hint=hint))
-        workers.get(THEIRS)  # what is wrong with it shows now, not after half the answers
+    with contextlib.ExitStack() as unless_all_is_well:
+        unless_all_is_well.callback(workers.close)
+        hello = workers.get(OURS).hello
+        workers.together = _TWO_MODELS * hello["active_bytes"] <= available_memory()
+        if peer is not None:
+            script = str(files("mlx_diffusiongemma.bench").joinpath("worker_mlx_vlm.py"))
+            theirs = [peer, script, str(folder), hello["dtype"]]
+            hint = "try `PYTHON -c 'import mlx_vlm.generate'`; this was written for mlx-vlm 0.7.10"
+            workers.add(THEIRS, partial(WorkerProcess, theirs, hint=hint))
+            workers.get(THEIRS)  # what is wrong with it shows now, not after half the answers
+        unless_all_is_well.pop_all()
     return workers

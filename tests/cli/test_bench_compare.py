@@ -1,10 +1,13 @@
 """`bench compare` and `bench soak`: what they write where, and what they refuse."""
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from mlx_diffusiongemma.bench import process
 
 FAKE_PEER = Path(__file__).resolve().parents[1] / "fake_mlx_vlm"
 
@@ -52,6 +55,18 @@ def test_what_cannot_be_compared_is_refused(run_here, flags, message):
     run = run_here("bench", "compare", *flags, fake=False)
     assert run.code == 1
     assert message in run.err
+
+
+def test_a_peer_that_does_not_start_leaves_no_worker_behind(run_here, monkeypatch):
+    started, popen = [], subprocess.Popen
+
+    def remembered(*args, **options):
+        started.append(popen(*args, **options))
+        return started[-1]
+
+    monkeypatch.setattr(process.subprocess, "Popen", remembered)
+    run_here("bench", "compare", "--peer", "/nowhere/python", fake=False)
+    assert len(started) == 1 and started[0].poll() is not None
 
 
 @pytest.mark.parametrize("requests", ["90", "110"])
