@@ -25,6 +25,7 @@ from mlx_diffusiongemma.draws import Draws
 from mlx_diffusiongemma.errors import ConfigError, DGemmaError
 from mlx_diffusiongemma.events import Event, GenerationResult
 from mlx_diffusiongemma.model import DiffusionGemma
+from mlx_diffusiongemma.model.experts import probe_experts
 from mlx_diffusiongemma.options import GenerationOptions
 from mlx_diffusiongemma.range_check import RangeCheck
 from mlx_diffusiongemma.responder import Prompt, Responder, result_of
@@ -102,7 +103,9 @@ def load_model(
         need = device.memory_need(config, tensors, compute, context)
         device.check_memory(config, need, device.available_memory())
     device.wire_memory()
-    return load_weights(config, folder, compute)
+    model = load_weights(config, folder, compute)
+    probe_experts(model, compute)
+    return model
 
 
 def _weight_bytes(model: DiffusionGemma) -> int:

@@ -11,6 +11,7 @@ from mlx_diffusiongemma.kernels.conditioning import condition, probabilities, so
 from mlx_diffusiongemma.kernels.dense import expectation, linear
 from mlx_diffusiongemma.kernels.drawing import draw_tokens, noise_tokens
 from mlx_diffusiongemma.kernels.expert_products import down_products, gated_products
+from mlx_diffusiongemma.kernels.gathering import way_of as probe_products
 from mlx_diffusiongemma.kernels.heads import prepare_heads
 from mlx_diffusiongemma.kernels.reference import (
     AttentionWeights,
@@ -62,6 +63,7 @@ __all__ = [
     "prepare_heads",
     "prepared",
     "probabilities",
+    "probe_products",
     "renew",
     "route",
     "soft_norm",

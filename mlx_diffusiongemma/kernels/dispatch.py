@@ -158,6 +158,11 @@ def plans_for_metal() -> bool:
     return _counting or on_metal()
 
 
+def may_probe() -> bool:
+    """Whether arrays are computed on a GPU, whatever its back-end, and not only counted."""
+    return mx.default_device().type == mx.DeviceType.gpu and not _counting
+
+
 def on_cpu() -> bool:
     """Whether arrays are computed by the CPU back-end."""
     return mx.default_device().type == mx.DeviceType.cpu and not _counting
@@ -207,13 +212,14 @@ def passes_trial(operation: Operation, *arguments: Any) -> bool:
         logger.warning("Metal kernel %s fails, MLX's own is used: %s", operation.name, error)
         return False
     want = operation.twin(*trial)
-    if not all(map(_agree, got, want)):
+    if not all(map(agree, got, want)):
         logger.warning("Metal kernel %s is wrong here, MLX's own is used", operation.name)
         return False
     return True
 
 
-def _agree(got: mx.array, want: mx.array) -> bool:
+def agree(got: mx.array, want: mx.array) -> bool:
+    """Whether both are the same within what a trial forgives: shapes, dtypes, numbers."""
     if got.shape != want.shape or got.dtype != want.dtype:
         return False
     if want.dtype not in _TRIAL_TOLERANCE:

@@ -16,6 +16,7 @@ from mlx_diffusiongemma.errors import ConfigError
 from mlx_diffusiongemma.kernels import (
     activation,
     dispatch,
+    gathering,
     reference,
     reference_experts,
     residual,
@@ -64,7 +65,7 @@ def gated_products(
         return dispatch.run(gated_launch(way, x, routing, packed))[0]
     tokens, experts = (_grouped(rows, packed) for rows in (routing.tokens, routing.sorted_experts))
     rows = x[tokens] if norm is None else residual.gather_normed(x, norm, tokens)
-    both = reference_experts.products(rows, experts, packed)[: routing.tokens.size]
+    both = gathering.products(rows, experts, packed)[: routing.tokens.size]
     return activation.geglu_halves(both)
 
 
@@ -74,7 +75,7 @@ def down_products(hidden: mx.array, routing: Routing, packed: PackedExperts) -> 
     if way != STOCK:
         return dispatch.run(down_launch(way, hidden, routing, packed))[0]
     rows, experts = (_grouped(rows, packed) for rows in (hidden, routing.sorted_experts))
-    return reference_experts.products(rows, experts, packed)[: hidden.shape[0]]
+    return gathering.products(rows, experts, packed)[: hidden.shape[0]]
 
 
 def chosen_way() -> str:

@@ -71,6 +71,10 @@ class QuantizedExpertLinear(nn.Module):
         """gelu(gate) * up of every pair: float [T, input] -> float [P, output / 2], by slot."""
         return kernels.gated_products(x, routing, self._packed(), norm)
 
+    def probe(self, dtype: mx.Dtype) -> None:
+        """Have MLX's product with these experts probed now; see `kernels.gathering`."""
+        kernels.probe_products(self._packed(), dtype)
+
     def _packed(self) -> kernels.PackedExperts:
         return kernels.PackedExperts(self.weight, self.scales, self.biases, *self._packing)
 
@@ -93,3 +97,13 @@ class Experts(nn.Module):
         `norm` is still to be taken of x: that happens as its rows are gathered.
         """
         return self.down_proj(self.gate_up_proj.gated(x, routing, norm), routing)
+
+
+def probe_experts(model: nn.Module, dtype: mx.Dtype) -> None:
+    """Probe MLX's product with every kind of packed experts in `model`, for rows of `dtype`.
+
+    Kinds are few: the layers share theirs. GenerationError where MLX has no right product.
+    """
+    for module in model.modules():
+        if isinstance(module, QuantizedExpertLinear):
+            module.probe(dtype)
