@@ -10,6 +10,7 @@ import mlx_diffusiongemma as dg
 from mlx_diffusiongemma import device
 from mlx_diffusiongemma.batch import BatchRequest
 from mlx_diffusiongemma.config import parse_config
+from mlx_diffusiongemma.constraints import CanvasConstraint
 from mlx_diffusiongemma.errors import ConfigError, GenerationError, PromptError
 from mlx_diffusiongemma.options import GenerationOptions
 from mlx_diffusiongemma.released import released_values
@@ -124,6 +125,21 @@ def test_a_row_from_left_to_right_goes_along(runtime):
     alone = [runtime.generate(*one) for one in zip(prompts, options, strict=True)]
     assert [said(result) for result in results] == [said(result) for result in alone]
     assert results[0].stats.mode == "ar"
+
+
+def test_a_row_under_a_constraint_goes_along(runtime):
+    """Its loop asks for more to be evaluated between two passes than the others do."""
+    year = CanvasConstraint.regex("[0-9]{4}")
+    options = [
+        GenerationOptions(seed=1, constraint=year, max_denoising_steps=4),
+        GenerationOptions(seed=1, max_tokens=40, max_denoising_steps=4),
+        GenerationOptions(seed=2, constraint=year, max_denoising_steps=6),
+    ]
+    prompts = ["When was that?", STORY.format("dog"), "And that?"]
+    results = runtime.generate_batch(prompts, options)
+    alone = [runtime.generate(*one) for one in zip(prompts, options, strict=True)]
+    assert [said(result) for result in results] == [said(result) for result in alone]
+    assert all(result.text.isdigit() and len(result.text) == 4 for result in results[::2])
 
 
 # Errors -----------------------------------------------------------------------------------------
