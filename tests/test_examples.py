@@ -1,6 +1,7 @@
 """The examples are short and run as they stand."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -44,3 +45,7 @@ def test_watch_canvas():
 
 def test_own_sampler():
     assert "4" in run("own_sampler.py", "2 + 2 =")
+
+
+def test_extract():
+    assert re.fullmatch(r"name='.*' kind='(fox|frog|cat|dog)' age=\d+\n", run("extract.py"))
