@@ -18,6 +18,7 @@ from mlx_diffusiongemma.cli.info import info_command
 from mlx_diffusiongemma.cli.inspect import inspect_command
 from mlx_diffusiongemma.cli.interrupts import INTERRUPTED
 from mlx_diffusiongemma.cli.parity import parity
+from mlx_diffusiongemma.cli.tune import tune_command
 from mlx_diffusiongemma.errors import DGemmaError
 from mlx_diffusiongemma.version import __version__
 
@@ -35,6 +36,7 @@ app.command("chat")(chat_command)
 app.command("info")(info_command)
 app.command("inspect")(inspect_command)
 app.command("convert")(convert_command)
+app.command("tune")(tune_command)
 app.add_typer(parity, name="parity")
 app.add_typer(bench_app, name="bench")
 

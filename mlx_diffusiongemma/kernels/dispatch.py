@@ -7,7 +7,7 @@ switched off or have failed their trial there; elsewhere the twin.
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -15,6 +15,9 @@ from importlib.resources import files
 from typing import Any
 
 import mlx.core as mx
+
+from mlx_diffusiongemma.kernels import choices
+from mlx_diffusiongemma.kernels.choices import CUSTOM, STOCK
 
 logger = logging.getLogger(__name__)
 
@@ -76,6 +79,16 @@ class Operation:
     kernels: Callable[..., Sequence[mx.array]]
     twin: Callable[..., Sequence[mx.array]]
     trial: Callable[..., tuple[Any, ...]]
+    has_choice: bool = True  # no: it was chosen already, among others (`choose`)
+
+
+@dataclass(frozen=True)
+class Site:
+    """A place where there is a choice: its name, what can run, and arguments that it met."""
+
+    name: str
+    operations: Mapping[str, Operation]
+    arguments: tuple[Any, ...]
 
 
 def source(kernel: Kernel) -> tuple[str, str]:
@@ -117,6 +130,8 @@ _launcher: Launcher = _launch_on_metal
 _forced = False
 _counting = False
 _trials: dict[tuple[Any, ...], bool] = {}
+_chosen: dict[tuple[Any, ...], str] = {}
+_met: list[Site] | None = None
 
 
 def run(launch: Launch) -> Sequence[mx.array]:
@@ -176,8 +191,54 @@ def uses_kernels(operation: Operation, *arguments: Any) -> bool:
         return False
     key = (operation.name, *map(_kind, arguments))
     if key not in _trials:
-        _trials[key] = passes_trial(operation, *arguments)
+        wanted = CUSTOM
+        if operation.has_choice:
+            wanted = _choice(operation.name, {CUSTOM: operation}, arguments, CUSTOM)
+        _trials[key] = wanted != STOCK and passes_trial(operation, *arguments)
     return _trials[key]
+
+
+def choose(name: str, operations: Mapping[str, Operation], *arguments: Any) -> str:
+    """Which of several operations was chosen for these arguments: its name, or STOCK."""
+    if _forced or not on_metal():
+        return STOCK
+    key = (name, *map(_kind, arguments))
+    if key not in _chosen:
+        _chosen[key] = _choice(name, operations, arguments, STOCK)
+    return _chosen[key]
+
+
+def _choice(
+    name: str, operations: Mapping[str, Operation], arguments: tuple[Any, ...], usual: str
+) -> str:
+    site = " ".join([name, *map(_words, arguments)])
+    if _met is not None:
+        _met.append(Site(site, operations, arguments))
+    return choices.choice(name, site, (STOCK, *operations)) or usual
+
+
+def _words(argument: Any) -> str:
+    """`_kind` for people."""
+    if isinstance(argument, mx.array):
+        return f"{argument.dtype}".removeprefix("mlx.core.") + str(argument.shape[-1:])
+    if isinstance(argument, tuple):
+        return f"({' '.join(map(_words, argument))})"
+    return "float" if isinstance(argument, float) else str(argument)
+
+
+@contextmanager
+def meeting() -> Iterator[list[Site]]:
+    """The sites that are met inside, all of them as if for the first time."""
+    global _met
+    before, _met = _met, []
+    _trials.clear()
+    _chosen.clear()
+    try:
+        yield _met
+    finally:
+        _met = before
+        _trials.clear()
+        _chosen.clear()
 
 
 def _kind(argument: Any) -> Any:

@@ -21,12 +21,12 @@ from mlx_diffusiongemma.kernels import (
     reference_experts,
     residual,
 )
+from mlx_diffusiongemma.kernels.choices import STOCK
 from mlx_diffusiongemma.kernels.dispatch import Kernel, Launch, Operation
 from mlx_diffusiongemma.kernels.reference import Routing, RowNorm
 from mlx_diffusiongemma.kernels.reference_experts import PackedExperts
 
 CHOICE = "DGEMMA_EXPERT_MATMUL"  # environment variable: STOCK or one of WAYS
-STOCK = "stock"
 WAYS = ("staged", "fragments")
 GROUPED_ROWS = 4  # for each expert: with fewer, MLX multiplies row by row
 _TILES = (16, 32)  # rows of a tile, for few rows an expert and for many
@@ -78,10 +78,10 @@ def down_products(hidden: mx.array, routing: Routing, packed: PackedExperts) -> 
     return gathering.products(rows, experts, packed)[: hidden.shape[0]]
 
 
-def chosen_way() -> str:
-    """What the environment asks for: STOCK, or one of WAYS. ConfigError for another name."""
-    choice = os.environ.get(CHOICE, STOCK)
-    if choice not in (STOCK, *WAYS):
+def chosen_way() -> str | None:
+    """What the environment asks for: STOCK, one of WAYS, or None. ConfigError for another name."""
+    choice = os.environ.get(CHOICE)
+    if choice is not None and choice not in (STOCK, *WAYS):
         raise ConfigError(
             f"{CHOICE} is {choice!r}", hint=f"it may be {', '.join((STOCK, *WAYS))}, or unset"
         )
@@ -92,10 +92,14 @@ def _way(
     operations: dict[str, Operation], x: mx.array, packed: PackedExperts, routing: Routing
 ) -> str:
     """The one decision how rows of `x` and these experts are multiplied."""
-    way = chosen_way()
-    if way == STOCK or not _has_kernels(x, packed):
+    if not _has_kernels(x, packed):
+        chosen_way()  # a wrong name is an error for all
         return STOCK
     tile = _tile_rows(routing.sorted_experts.size, packed)
+    site = "gated_products" if operations is _GATED else "down_products"
+    way = chosen_way() or dispatch.choose(site, operations, x, packed, tile)
+    if way == STOCK:
+        return STOCK
     return way if dispatch.uses_kernels(operations[way], x, packed, tile) else STOCK
 
 
@@ -195,7 +199,9 @@ def _operations(
     def plain(x: mx.array, routing: Routing, packed: PackedExperts) -> list[mx.array]:
         return [twin(x, routing, packed)]
 
-    return {way: Operation(f"{name}, {way}", partial(ours, way), plain, _trial) for way in WAYS}
+    return {
+        way: Operation(f"{name}, {way}", partial(ours, way), plain, _trial, False) for way in WAYS
+    }
 
 
 _GATED = _operations("gated_products", gated_launch, reference_experts.gated_products)
