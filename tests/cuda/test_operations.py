@@ -51,7 +51,9 @@ def test_an_operation_computes_what_the_cpu_computes(place, name, dtype):
 
 
 def test_every_operation_has_a_case():
-    operations = {name for name in kernels.__all__ if inspect.isfunction(getattr(kernels, name))}
+    functions = {name for name in kernels.__all__ if inspect.isfunction(getattr(kernels, name))}
+    # Trying MLX's own product is no operation; `gated_products` goes by what it finds.
+    operations = functions - {"probe_products"}
     assert set(CASES) == operations, "tests/cuda/operations.py lacks one"
 
 
