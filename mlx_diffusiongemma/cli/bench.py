@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from mlx_diffusiongemma.cli import arguments
+from mlx_diffusiongemma.cli.bench_kernels import kernels_command
 from mlx_diffusiongemma.cli.compare import compare_command
 from mlx_diffusiongemma.cli.console import counting, write_stdout
 from mlx_diffusiongemma.cli.loading import open_runtime
@@ -25,6 +26,7 @@ def bench() -> None:
 
 bench_app.command("compare")(compare_command)
 bench_app.command("soak")(soak_command)
+bench_app.command("kernels")(kernels_command)
 
 
 @bench_app.command("sweep")

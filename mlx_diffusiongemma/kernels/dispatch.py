@@ -186,6 +186,8 @@ def on_cpu() -> bool:
 def uses_kernels(operation: Operation, *arguments: Any) -> bool:
     """Whether kernels, and not the twin, compute `operation` for these arguments."""
     if _forced:
+        if _met is not None and operation.has_choice:
+            _meet(operation.name, {CUSTOM: operation}, arguments)
         return True
     if not on_metal() or os.environ.get(SWITCH) == "0":
         return False
@@ -201,6 +203,8 @@ def uses_kernels(operation: Operation, *arguments: Any) -> bool:
 def choose(name: str, operations: Mapping[str, Operation], *arguments: Any) -> str:
     """Which of several operations was chosen for these arguments: its name, or STOCK."""
     if _forced or not on_metal():
+        if _met is not None:
+            _meet(name, operations, arguments)
         return STOCK
     key = (name, *map(_kind, arguments))
     if key not in _chosen:
@@ -211,10 +215,16 @@ def choose(name: str, operations: Mapping[str, Operation], *arguments: Any) -> s
 def _choice(
     name: str, operations: Mapping[str, Operation], arguments: tuple[Any, ...], usual: str
 ) -> str:
+    site = _meet(name, operations, arguments)
+    return choices.choice(name, site, (STOCK, *operations)) or usual
+
+
+def _meet(name: str, operations: Mapping[str, Operation], arguments: tuple[Any, ...]) -> str:
+    """The name of a site; somebody may be waiting for it (`meeting`)."""
     site = " ".join([name, *map(_words, arguments)])
     if _met is not None:
         _met.append(Site(site, operations, arguments))
-    return choices.choice(name, site, (STOCK, *operations)) or usual
+    return site
 
 
 def _words(argument: Any) -> str:

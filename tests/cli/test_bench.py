@@ -2,6 +2,7 @@
 
 import json
 
+import mlx.core as mx
 import pytest
 
 
@@ -54,3 +55,10 @@ def test_what_cannot_be_counted_is_refused(run_here, flags, message):
     run = run_here("bench", "ledger", *flags, fake=False)
     assert run.code == 1
     assert message in run.err
+
+
+@pytest.mark.skipif(mx.metal.is_available(), reason="there is a Metal GPU")
+def test_without_metal_there_are_no_kernels_to_time(run_here):
+    run = run_here("bench", "kernels", fake=False)
+    assert (run.code, run.out) == (0, "")
+    assert "no kernels to time" in run.err and run.err.count("\n") == 1
