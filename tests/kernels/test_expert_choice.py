@@ -10,7 +10,13 @@ import pytest
 from mlx_diffusiongemma import kernels
 from mlx_diffusiongemma.bench import graph
 from mlx_diffusiongemma.errors import ConfigError
-from mlx_diffusiongemma.kernels import dispatch, expert_products, reference, reference_experts
+from mlx_diffusiongemma.kernels import (
+    choices,
+    dispatch,
+    expert_products,
+    reference,
+    reference_experts,
+)
 from mlx_diffusiongemma.kernels.expert_products import CHOICE, WAYS
 
 each_way = pytest.mark.parametrize("way", WAYS)
@@ -72,6 +78,19 @@ def test_a_way_that_is_chosen_is_tried_and_runs(way, given, launches, monkeypatc
         assert_right(given)
     gated, down = f"gate_up_{way}", f"down_{way}"
     assert launches == [gated, gated, down, down, gated, down]  # the first of each is its trial
+
+
+@each_way
+def test_a_way_that_was_chosen_for_a_site_runs_unless_the_environment_says_stock(
+    way, given, launches, monkeypatch
+):
+    monkeypatch.setattr(dispatch, "_chosen", {})
+    monkeypatch.setenv(choices.OVERRIDE, f"down_products={way}")
+    assert_right(given)
+    assert launches == [f"down_{way}"] * 2  # its trial, and the call
+    monkeypatch.setenv(CHOICE, "stock")
+    assert_right(given)
+    assert len(launches) == 2
 
 
 @each_way
