@@ -54,7 +54,7 @@ test: install  ## run the tests (seconds to minutes)
 test-slow: install  ## run the tests that take minutes
 	$(BIN)/python -m pytest -m slow
 
-# Results go to benchmarks/results. Without a GPU that MLX can use: one line, and exit code 3.
+# Results go to benchmarks/results. Without a GPU that MLX can use: one line; exit code 3, which make turns into 2.
 test-cuda: install  ## run what an NVIDIA GPU has to prove, in eight minutes (first: BACKEND=cuda13)
 	$(BIN)/python tools/cuda_check.py
 

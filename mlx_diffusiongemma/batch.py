@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import mlx.core as mx
 
 from mlx_diffusiongemma.draws import Draws
-from mlx_diffusiongemma.errors import DGemmaError
+from mlx_diffusiongemma.errors import ConfigError, DGemmaError
 from mlx_diffusiongemma.events import GenerationResult
 from mlx_diffusiongemma.options import GenerationOptions
 from mlx_diffusiongemma.passes import Answer, Evaluate, Predict, Read
@@ -125,6 +125,8 @@ class Batch:
             index, request = next(self._waiting, (-1, None))
             if request is None:
                 return
+            if not isinstance(request, BatchRequest):
+                raise ConfigError(f"a request is {request!r}", hint="give BatchRequest objects")
             try:
                 prompt_ids = self._responder.encode(request.prompt, request.options)
                 with turn():

@@ -20,7 +20,7 @@ from mlx_diffusiongemma.errors import ConfigError, DGemmaError, PromptError
 from mlx_diffusiongemma.options import GenerationOptions
 from mlx_diffusiongemma.responder import Prompt
 
-_OPTIONS = frozenset(field.name for field in fields(GenerationOptions))
+_OPTIONS = frozenset(field.name for field in fields(GenerationOptions)) - {"constraint"}
 _OTHERS = ("prompt", "messages", "id")
 
 
@@ -127,6 +127,11 @@ class AnswerFile:
         self.failed: list[int] = []
 
     def __enter__(self) -> "AnswerFile":
+        if self._path.exists() and not self._path.is_file():
+            raise ConfigError(
+                f"`{self._path}` is no regular file",
+                hint="the answers are read again to go on after an interruption: name a file",
+            )
         file = self._path.open("a+b")
         try:
             self._lock(file)

@@ -260,10 +260,11 @@ class GenerationOptions:
             for name in "preset", "canvas_length", "deadline_ms", "shrink_canvas":
                 if vars(self)[name]:
                     unread[name] = vars(self)[name]
+        reader = "diffusion" if self.mode == "ar" else "ar"
         for name, value in unread.items():
             raise ConfigError(
                 f"{name} is {value!r} and mode is {self.mode!r}",
-                hint=f"only mode {'diffusion' if self.mode == 'ar' else 'ar'!r} reads {name}",
+                hint=f"only mode {reader!r} or 'auto' reads {name}",
             )
 
     def _check_constraint(self) -> None:

@@ -223,8 +223,11 @@ class Runtime:
             What became of each prompt, in their order: a result, or the error of that prompt.
 
         Raises:
-            ConfigError: `options` are not as many as the prompts, or `rows` is no number of rows.
+            ConfigError: `prompts` is one text, `options` are not as many as the prompts, or `rows`
+                is no number of rows.
         """
+        if isinstance(prompts, str):
+            raise ConfigError(f"prompts is {prompts!r}", hint="give a list of prompts")
         given = [options] * len(prompts) if isinstance(options, GenerationOptions) else options
         if len(given) != len(prompts):
             raise ConfigError(

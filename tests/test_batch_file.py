@@ -1,6 +1,7 @@
 """A file of prompts: read line by line, answered in order, gone on with after a kill."""
 
 import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -91,6 +92,7 @@ def test_a_system_message_leads_prompts_and_leaves_messages_alone(write):
         ('{"prompt": "a", "seed": -1}', "line 2: seed is -1"),
         ('{"prompt": "a", "top_k": 4}', "line 2: top_k is 4 and mode is 'diffusion'"),
         ('{"prompt": "a", "id": [1]}', r"line 2: id is \[1\]"),
+        ('{"prompt": "a", "constraint": 1}', "line 2: unknown field 'constraint'"),
     ],
 )
 def test_a_line_that_is_no_request_says_so_and_the_others_are_read(write, line, said):
@@ -184,6 +186,13 @@ def test_more_answers_than_prompts_are_refused(write, tmp_path):
         with pytest.raises(ConfigError, match="line 2 is not the answer"):
             run(two[:1], tmp_path / "out")
         assert (tmp_path / "out").read_bytes() == rest
+
+
+@pytest.mark.parametrize("path", ["/dev/full", "/dev/zero", "."])
+def test_what_is_no_regular_file_is_refused_unread(write, path):
+    """Reading /dev/zero to its end would take all memory."""
+    with pytest.raises(ConfigError, match="is no regular file"):
+        run(rows_of(write({"prompt": "a"})), Path(path))
 
 
 def test_two_processes_do_not_write_one_file(write, tmp_path):

@@ -81,6 +81,9 @@ def job_of(parameters: Mapping[str, Any]) -> Job | None:
         )
     if out is None:
         raise ConfigError("--batch-file is given without --out", hint="name a file for the answers")
+    for flag, path in ("--batch-file", prompts), ("--out", out):
+        if str(path) == "-":
+            raise ConfigError(f"{flag} is -", hint="a job goes on from its files: name one")
     if out.resolve() == prompts.resolve():
         raise ConfigError(f"--out is the file of prompts, `{out}`", hint="name another file")
     if system is not None:

@@ -37,7 +37,8 @@ def run_job(job: Job, options: GenerationOptions, load: Callable[[], "Runtime"])
                 passes = so_far
                 progress.update(answers.done)
         seconds = time.perf_counter() - started
-        say(f"{answers.done - before} answers in {passes} passes and {seconds:.1f} s")
+        done = answers.done - before
+        say(f"{done} {'row' if done == 1 else 'rows'} in {passes} passes and {seconds:.1f} s")
         if answers.failed:
             lines = ", ".join(map(str, answers.failed[:_SHOWN_LINES]))
             more = ", ..." if len(answers.failed) > _SHOWN_LINES else ""

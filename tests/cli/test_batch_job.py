@@ -112,6 +112,8 @@ def test_a_thousand_rows_killed_at_random_lose_and_double_nothing(prompts, tmp_p
         (["--out", "a"], "--out is given without --batch-file"),
         (["--rows", "2"], "--rows is given without --batch-file"),
         (["--batch-file", "p"], "--batch-file is given without --out"),
+        (["--batch-file", "p", "--out", "-"], "--out is -"),
+        (["--batch-file", "-", "--out", "a"], "--batch-file is -"),
         (["--batch-file", "p", "--out", "./p"], "--out is the file of prompts, `p`"),
         (["--batch-file", "p", "--out", "a", "Hello"], "PROMPT is given with --batch-file"),
         (["--batch-file", "p", "--out", "a", "--watch"], "--watch is given with --batch-file"),
