@@ -14,6 +14,7 @@ import tiny
 from mlx.utils import tree_flatten
 from places import Place
 from recordings import tiny_folder
+from synthetic_released import VISION_CONFIG
 
 from mlx_diffusiongemma.config import parse_config
 from mlx_diffusiongemma.model import DiffusionGemma
@@ -27,20 +28,6 @@ from mlx_diffusiongemma.released import released_values
 from mlx_diffusiongemma.runtime import load_model
 
 SECONDS = 150
-# The smallest image side that transformers accepts; nothing of it is run.
-VISION = {
-    "model_type": "gemma4_vision",
-    "hidden_size": 16,
-    "intermediate_size": 16,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 1,
-    "num_key_value_heads": 1,
-    "head_dim": 16,
-    "patch_size": 4,
-    "pooling_kernel_size": 3,
-    "position_embedding_size": 8,
-    "default_output_length": 4,
-}
 pytestmark = [
     pytest.mark.parity,
     pytest.mark.skipif(find_spec("transformers") is None, reason="transformers is not installed"),
@@ -98,7 +85,7 @@ def write_layers(place: Place, folder: Path) -> Path:
     if place.is_gpu:
         values = released_values(layers=2, vocab_size=4096)
     images = {"boi_token_id": 5, "eoi_token_id": 6, "image_token_id": 7}
-    values = {**values, **images, "vision_config": VISION}
+    values = {**values, **images, "vision_config": VISION_CONFIG}
     key, arrays = mx.random.key(0), {}
     with place.default():
         for name, array in tree_flatten(DiffusionGemma(parse_config(values)).parameters()):
