@@ -122,8 +122,9 @@ class Batch:
     def _admit(self) -> Iterator[BatchAnswer]:
         """Begin answers while there is room; requests that cannot be read end here."""
         while len(self._rows) < self._most:
-            index, request = next(self._waiting, (-1, None))
-            if request is None:
+            try:
+                index, request = next(self._waiting)
+            except StopIteration:
                 return
             if not isinstance(request, BatchRequest):
                 raise ConfigError(f"a request is {request!r}", hint="give BatchRequest objects")

@@ -42,30 +42,30 @@ class FileRow:
 
 
 def read_rows(
-    path: Path, options: GenerationOptions, system: str | None, model_identity: str
+    name: str, content: bytes, options: GenerationOptions, system: str | None, model_identity: str
 ) -> list[FileRow]:
-    """The rows of a JSON Lines file; blank lines are no rows.
+    """The rows of a JSON Lines file of that name; blank lines are no rows.
 
     A row is an object with "prompt" (text) or "messages" (a list of them), perhaps an "id", and
     any fields of `GenerationOptions`, which take the place of those in `options`. `system` is put
     before the prompts that are no messages. A line that is no such object becomes a row that says
     so.
     """
+    common = json.dumps([asdict(options), system, model_identity]).encode()
     rows = []
-    for line, text in enumerate(path.read_bytes().split(b"\n"), 1):
+    for line, text in enumerate(content.split(b"\n"), 1):
         if not text.strip():
             continue
-        name: str | int | None = None
+        own_name: str | int | None = None
         request: BatchRequest | DGemmaError
         try:
             values = _parsed(text)
-            name = _id(values.get("id"))
+            own_name = _id(values.get("id"))
             request = _request(values, options, system)
         except DGemmaError as error:
-            request = type(error)(f"`{path.name}` line {line}: {error}", hint=error.hint)
-        digest = hashlib.sha256(text)
-        digest.update(json.dumps([asdict(options), system, model_identity]).encode())
-        rows.append(FileRow(line, name, request, digest.hexdigest()[:16]))
+            request = type(error)(f"`{name}` line {line}: {error}", hint=error.hint)
+        digest = hashlib.sha256(text + common).hexdigest()[:16]
+        rows.append(FileRow(line, own_name, request, digest))
     return rows
 
 

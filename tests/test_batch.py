@@ -183,8 +183,9 @@ def test_rows_that_are_no_number_of_rows_are_refused(runtime, rows):
 def test_what_is_no_list_of_prompts_or_requests_is_refused(runtime):
     with pytest.raises(ConfigError, match="prompts is 'Hello'"):
         runtime.generate_batch("Hello")
-    with pytest.raises(ConfigError, match="a request is"):
-        next(runtime.stream_batch([("Hello", OPTIONS[0])]))
+    for request in ("Hello", OPTIONS[0]), None:
+        with pytest.raises(ConfigError, match="a request is"):
+            next(runtime.stream_batch([request]))
 
 
 def test_options_for_other_prompts_are_refused(runtime):

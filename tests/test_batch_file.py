@@ -26,7 +26,7 @@ def write(tmp_path):
 
 
 def rows_of(path, options=OPTIONS, system=None, model="m"):
-    return read_rows(path, options, system, model)
+    return read_rows(path.name, path.read_bytes(), options, system, model)
 
 
 def backwards(requests):

@@ -24,18 +24,22 @@ def run_job(job: Job, options: GenerationOptions, load: Callable[[], "Runtime"])
     """Answer the prompts of a file; exit code 1 when some of them failed."""
     from mlx_diffusiongemma.batch_file import AnswerFile, answer_rows, read_rows
 
-    read_rows(job.prompts, options, job.system, "")  # a missing file is said before loading
+    content = job.prompts.read_bytes()  # what is missing is said before a model is loaded
     runtime = load()
-    rows = read_rows(job.prompts, options, job.system, runtime.fingerprint)
+    rows = read_rows(job.prompts.name, content, options, job.system, runtime.fingerprint)
     with AnswerFile(job.out, rows) as answers:
         before, started, passes = answers.done, time.perf_counter(), 0
         if before:
             note(f"`{job.out}` has {before} of {len(rows)} answers, which stay")
         with _Progress(len(rows), before) as progress:
             stream_batch = partial(runtime.stream_batch, rows=job.rows)
-            for so_far in answer_rows(answers, stream_batch):
-                passes = so_far
-                progress.update(answers.done)
+            try:
+                for so_far in answer_rows(answers, stream_batch):
+                    passes = so_far
+                    progress.update(answers.done)
+            except KeyboardInterrupt:
+                note(f"{answers.done} of {len(rows)} are written; the same command goes on there")
+                raise
         seconds = time.perf_counter() - started
         done = answers.done - before
         say(f"{done} {'row' if done == 1 else 'rows'} in {passes} passes and {seconds:.1f} s")

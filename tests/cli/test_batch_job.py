@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import signal
 import subprocess
 import time
 
@@ -56,6 +57,22 @@ def test_a_file_of_prompts_is_answered_in_order(prompts, tmp_path):
     assert again.code == 1
     assert f"note: `{tmp_path / 'out'}` has 3 of 3 answers, which stay" in again.err
     assert answers_in(tmp_path / "out") == answers
+
+
+def test_ctrl_c_says_how_far_it_is_and_the_job_goes_on(prompts, tmp_path):
+    path = prompts(*({"prompt": STORY.format("fox"), "seed": n} for n in range(40)))
+    out = tmp_path / "out"
+    process = subprocess.Popen(
+        [*COMMAND, *job(path, out, "--max-tokens", "20")], stderr=subprocess.PIPE, text=True
+    )
+    while not (out.exists() and out.stat().st_size):
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    done = len(answers_in(out))
+    assert process.returncode == 130 and 0 < done < 40
+    assert said.endswith(f"note: {done} of 40 are written; the same command goes on there\n")
 
 
 def killed_after(arguments, seconds):
