@@ -103,3 +103,18 @@ def test_a_runtime_looks_once_where_the_policy_chose_float16(monkeypatch):
     runtime.generate("2 + 2 =", QUICK)
     assert len(looked) == 1
     assert dg.load("demo", dtype="float32")._responder.range_check is None
+
+
+@pytest.mark.usefixtures("on_m1")
+def test_what_was_read_in_float16_is_read_again_in_bfloat16(monkeypatch):
+    """A session may have a cache before its first prompt: from a file."""
+    runtime = dg.load("demo")
+    session = runtime.session()
+    monkeypatch.setattr(RangeCheck, "on_prompt", lambda self, prompt: False)
+    session.generate("2 + 2 =", QUICK)
+    before = runtime.fingerprint
+    monkeypatch.setattr(RangeCheck, "on_prompt", lambda self, prompt: True)
+    monkeypatch.setattr("mlx_diffusiongemma.responder.model_fingerprint", lambda model: "another")
+    result = session.generate("2 + 3 =", QUICK)
+    assert result.stats.cached_tokens == 0
+    assert runtime.fingerprint != before

@@ -8,6 +8,7 @@ from tolerances import PARITY
 
 from mlx_diffusiongemma.model.chunks import packed
 from mlx_diffusiongemma.model.self_conditioning import believed
+from mlx_diffusiongemma.prefix_cache import PrefixCache, read_together
 
 VOCABULARY, WINDOW = 64, 8
 PROMPTS = (3, 30, 1, 8)  # below, beyond and at the window, and a single token
@@ -63,6 +64,19 @@ def test_each_sequence_gets_what_it_gets_alone(model, chunk_size):
         for layer, other in zip(cache.layers, cold.layers, strict=True):
             for one, two in zip(layer.state(), other.state(), strict=True):
                 assert_close(one, two)
+
+
+def test_caches_know_what_was_read_into_them_together(model):
+    """The end of the context is counted by that."""
+    prompts, blocks = drawn(PROMPTS, 1), drawn(CANVASES, 2)
+    caches = [PrefixCache(model) for _ in prompts]
+    for rows in prompts, blocks:
+        read_together(model, list(zip(caches, rows, strict=True)))
+    assert [cache.tokens for cache in caches] == [
+        p + b for p, b in zip(prompts, blocks, strict=True)
+    ]
+    assert [cache.kv.offset for cache in caches] == [len(cache.tokens) for cache in caches]
+    assert all(cache.nbytes for cache in caches)
 
 
 def test_rows_are_packed_into_full_chunks_in_order():
