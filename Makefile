@@ -48,8 +48,9 @@ demo: install  ## watch the model that ships in the package write an answer
 	$(BIN)/dgemma-mlx generate --model demo --seed 1 $$watch "$(DEMO_PROMPT)"
 	@printf '%s\n' "next: $(BIN)/dgemma-mlx chat --model demo   or: source $(BIN)/activate"
 
+# Files are spread over two processes: most of a test is one thread of Python or of MLX's CPU back-end.
 test: install  ## run the tests (seconds to minutes)
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow" --numprocesses 2 --dist loadfile
 
 test-slow: install  ## run the tests that take minutes
 	$(BIN)/python -m pytest -m slow

@@ -36,14 +36,28 @@ finally:
     assert max(map(len, result.stdout.splitlines())) <= 80
 
 
-def test_help_takes_less_than_a_third_of_a_second():
-    def seconds():
+def test_help_takes_little_more_than_that_of_a_command_that_does_nothing():
+    """Processor time, beside that of another process in turns: machines differ and may be busy."""
+    nothing = """
+import typer
+app = typer.Typer()
+@app.command()
+def nothing(much: int = 1): "Do nothing."
+@app.command()
+def more(much: int = 1): "Do nothing more."
+app()
+"""
+
+    def seconds(run, *arguments):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        run_command("--help")
+        run(*arguments)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
 
-    assert min(seconds() for _ in range(5)) < 0.3  # processor time: the machine may be busy
+    small = [sys.executable, "-c", nothing, "--help"]
+    both = [(seconds(run_command, "--help"), seconds(subprocess.run, small)) for _ in range(5)]
+    own, other = map(min, zip(*both, strict=True))
+    assert own < 1.8 * other, both
 
 
 def test_version():
