@@ -1,8 +1,8 @@
 """The operations that the model may call and that can have a twin for one kind of device.
 
-Each is defined in plain MLX in `reference`, `reference_experts` or `reference_sampler`. Where there
-are Metal kernels for it, `dispatch` decides whether they run; `dense` chooses between MLX's product
-and one for the CPU back-end.
+Each is defined in plain MLX in `reference`, `reference_experts`, `reference_sampler` or
+`reference_sparse`. Where there are Metal kernels for it, `dispatch` decides whether they run;
+`dense` chooses between MLX's product and one for the CPU back-end.
 """
 
 from mlx_diffusiongemma.kernels.activation import geglu, geglu_halves
@@ -29,9 +29,11 @@ from mlx_diffusiongemma.kernels.reference_sampler import (
     LogitStatistics,
     Renewed,
 )
+from mlx_diffusiongemma.kernels.reference_sparse import Survivors, SurvivorSum, Table
 from mlx_diffusiongemma.kernels.renewal import renew
 from mlx_diffusiongemma.kernels.residual import add_attention, add_feed_forward, gather_normed
 from mlx_diffusiongemma.kernels.routing import route
+from mlx_diffusiongemma.kernels.sparse import sum_survivors, survivors
 
 __all__ = [
     "AttentionWeights",
@@ -46,6 +48,9 @@ __all__ = [
     "Routing",
     "RowNorm",
     "Stream",
+    "SurvivorSum",
+    "Survivors",
+    "Table",
     "accept_within_bound",
     "add_attention",
     "add_feed_forward",
@@ -67,4 +72,6 @@ __all__ = [
     "renew",
     "route",
     "soft_norm",
+    "sum_survivors",
+    "survivors",
 ]

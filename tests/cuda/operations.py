@@ -14,7 +14,7 @@ import numpy as np
 import residual_arguments
 
 from mlx_diffusiongemma import kernels
-from mlx_diffusiongemma.kernels import Belief, Logits, LogitStatistics
+from mlx_diffusiongemma.kernels import Belief, Logits, LogitStatistics, Survivors, Table
 
 Calls = list[tuple[Callable[..., Any], tuple[Any, ...]]]
 HIDDEN, EXPERT_WIDTH, EXPERTS, TOP_K, VOCABULARY = 2816, 704, 128, 8, 262_144
@@ -152,6 +152,34 @@ def probabilities(dtype: mx.Dtype) -> Calls:
     return [(kernels.probabilities, (believed, first, 1000, mx.float32)) for first in (1500, 0)]
 
 
+def survivors(dtype: mx.Dtype) -> Calls:
+    """Of quarters, whose border lies between two of them; in the second row more than there is
+    room for."""
+    rng = np.random.default_rng(0)
+    numbers = rng.integers(-60, 8, (2, VOCABULARY)) * 0.25 + 0.125
+    numbers[0] = np.where(rng.uniform(size=VOCABULARY) < 0.01, numbers[0], -14.875)
+    numbers[:, 77] = 2.0
+    logits = Logits(mx.array(numbers, mx.float32).astype(dtype))
+    statistics = kernels.logit_statistics(logits)
+    return [(kernels.survivors, (logits, statistics, mx.array(rng.uniform(1, 2, VOCABULARY))))]
+
+
+def sum_survivors(dtype: mx.Dtype) -> Calls:
+    rng = np.random.default_rng(0)
+    picked = Survivors(
+        mx.array(rng.integers(0, 500, (3, 64)), mx.int32),
+        mx.array(rng.dirichlet(np.ones(64), 3), mx.float32),
+        mx.array([64, 64, 64], mx.int32),
+        mx.zeros((3,)),
+    )
+    weight = _normal((500, HIDDEN), dtype, 1)
+    tables = [Table(weight)]
+    for bits in (4, 8):
+        packed = mx.quantize(weight, 64, bits, stream=mx.cpu)
+        tables.append(Table(*packed, 64, bits, "affine"))
+    return [(kernels.sum_survivors, (picked, table, mx.float32)) for table in tables]
+
+
 def soft_norm(dtype: mx.Dtype) -> Calls:
     parts = _normal((33, HIDDEN), dtype, 0), _normal((33, HIDDEN), dtype, 1)
     weight, scale = _normal((HIDDEN,), dtype, 2), mx.array(53.0, dtype)
@@ -177,6 +205,7 @@ CASES: dict[str, Callable[[mx.Dtype], Calls]] = {
         *(add_attention, add_feed_forward, route, logit_statistics, accept_within_bound),
         *(gated_products, down_products, gather_normed, prepared),
         *(draw_tokens, noise_tokens, renew, probabilities, soft_norm, condition),
+        *(survivors, sum_survivors),
     )
 }
 

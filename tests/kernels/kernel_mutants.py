@@ -16,6 +16,7 @@ from mlx_diffusiongemma.kernels import (
     renewal,
     residual,
     routing,
+    sparse,
 )
 from mlx_diffusiongemma.kernels.dispatch import Kernel
 
@@ -184,6 +185,48 @@ GUARDS: dict[Kernel, list[Mutant]] = {
         ("if (SIGNAL) ", "", 1),
         ("if (c < D) normed", "normed", 1),
     ],
+    sparse.SURVIVORS: [
+        ("cap == 0.0f ? raw", "false ? raw", 1),
+        (" - depth", "", 1),
+        ("if (start + e < vocabulary) {", "{", 1),
+        (" - normaliser[row]", "", 1),
+        ("logit >= least", "logit > least", 1),
+        ("found + simd", "simd", 1),
+        ("if (lane == 0) of_groups", "of_groups", 1),
+        ("lane < THREADS / 32 ? of_groups[turn + lane] : 0", "of_groups[turn + lane]", 1),
+        ("place += simd_broadcast(simd_prefix_exclusive_sum(of_group), ushort(group));", "", 1),
+        ("found += simd_sum(of_group);", "", 1),
+        ("turn = 32 - turn;", "", 1),
+        ("survives[e] && place < K", "survives[e]", 1),
+        ("} else if (start + e < vocabulary) {", "} else {", 1),
+        (" * norms[start + e]", "", 1),
+        ("place += survives[e] ? 1 : 0;", "", 1),
+        ("metal::min(found, K)", "found", 1),
+        ("if (lane == 0) partial", "partial", 1),
+        ("lane < simdgroups ? partial[lane] : 0.0f", "partial[lane]", 1),
+        ("if (thread_index_in_threadgroup == 0) {", "{", 1),
+        ("metal::isfinite(normaliser[row]) ? 1.001f * dropped : NAN", "1.001f * dropped", 1),
+    ],
+    sparse.SUM: [
+        ("j < counts[row]", "j < K", 1),
+        ("if (column + i < D) sums", "sums", 1),
+        ("if (column + i < D) soft", "soft", 1),
+        ("own = simd_sum(own);", "", 1),
+        ("if (thread_index_in_simdgroup == 0) {", "{", 1),
+        ("threads_per_grid.x / 32", "1", 1),
+    ],
+    sparse.SUM_PACKED: [
+        ("j < counts[row]", "j < K", 1),
+        ("if (word < uint(WORDS)) {", "{", 1),
+        ("if (word < uint(WORDS)) soft", "soft", 1),
+        ("word * EACH / GROUP", "word / GROUP", 1),
+        ("(D / GROUP)", "D", 1),
+        (" & MASK", "", 1),
+        ("BITS * i", "i", 1),
+        ("own = simd_sum(own);", "", 1),
+        ("if (thread_index_in_simdgroup == 0) squares", "squares", 1),
+        ("threads_per_grid.x / 32", "1", 1),
+    ],
     heads.PREPARE_HEADS: [
         ("slot < uint(H);", "slot <= uint(H);", 1),
         ("!is_query && slot < uint(H + KV)", "!is_query", 1),
@@ -240,7 +283,7 @@ GUARDS: dict[Kernel, list[Mutant]] = {
 # They call no function that has one.
 WITHOUT_BARRIERS = {routing.CHOOSE}
 # They add up once, and the first barrier of the sum is there for those that do again.
-ONE_SUM = {conditioning.SOFT_NORM}
+ONE_SUM = {conditioning.SOFT_NORM, sparse.SURVIVORS}
 
 
 def barriers(kernel: Kernel) -> list[Mutant]:

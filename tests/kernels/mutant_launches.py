@@ -20,6 +20,7 @@ from mlx_diffusiongemma.kernels import (
     renewal,
     residual,
     routing,
+    sparse,
 )
 from mlx_diffusiongemma.kernels.dispatch import Kernel, Launch
 
@@ -114,6 +115,36 @@ def believed() -> Launch:
     return conditioning.probabilities_launch(belief, 30, 33, mx.float32)
 
 
+def survived() -> Launch:
+    """Three blocks of 288 threads with survivors in each: of one row more than there is room for,
+    of one on the border; a row without a softcap's numbers, and rows of none."""
+    rows = np.random.default_rng(10).normal(size=(5, 5001)).astype(np.float32) * 3
+    rows[1] = np.where(np.arange(5001) % 3, -40.0, 0.0)
+    rows[1, [5, 2500, 5000]] = [9.0, -1.0, -1.0]
+    rows[2] = -np.inf
+    rows[3, 5] = np.inf
+    rows[4] *= 0.1
+    logits = Logits(mx.array(rows))
+    statistics = certainty.reference.logit_statistics(logits)
+    norms = mx.array(np.random.default_rng(11).uniform(1, 2, 5001), mx.float32)
+    launch = sparse.survivors_launch(logits, statistics, norms)
+    fewer = {"template": (("THREADS", 288), ("K", 2048)), "threadgroup": (288, 1, 1)}
+    return replace(launch, **fewer, grid=(5 * 288, 1, 1))
+
+
+def summed(kernel: Kernel) -> Launch:
+    """Words that fill no simdgroup, rows with fewer survivors than are there to read."""
+    rng = np.random.default_rng(12)
+    tokens = mx.array(rng.integers(0, 9, (3, 6)), mx.int32)
+    probabilities = mx.array(rng.uniform(size=(3, 6)), mx.float32)
+    picked = sparse.Survivors(tokens, probabilities, mx.array([0, 6, 2]), mx.zeros((3,)))
+    weight = mx.array(rng.normal(size=(9, 192)), mx.float32)
+    table = sparse.Table(weight[:, :189])
+    if kernel is sparse.SUM_PACKED:
+        table = sparse.Table(*mx.quantize(weight, 64, 8), 64, 8, "affine")
+    return sparse.sum_launch(picked, table, mx.float32)
+
+
 def multiplied(kernel: Kernel) -> Launch:
     """More experts than lanes, two tiles of one, the last not full; columns that fill no block.
 
@@ -155,6 +186,9 @@ def launch_of(kernel: Kernel) -> Launch:
         conditioning.PROBABILITIES: believed(),
         conditioning.SOFT_NORM: conditioned(conditioning.SOFT_NORM),
         conditioning.CONDITION: conditioned(conditioning.CONDITION),
+        sparse.SURVIVORS: survived(),
+        sparse.SUM: summed(sparse.SUM),
+        sparse.SUM_PACKED: summed(sparse.SUM_PACKED),
         heads.PREPARE_HEADS: heads.prepare_heads_launch(
             *head_arguments.arguments(2, 3, 4, 2, 80, mx.float32)
         ),
