@@ -175,8 +175,10 @@ def _predicted(
     answer = yield asked
     if rules is None or answer is None:
         return answer, None
-    masked = rules.masked(answer.values())
-    yield Evaluate((masked,))
+    values = answer.values()
+    yield Evaluate((values,))
+    masked = rules.masked(values)
+    del values
     return Logits(masked), rules.read(masked)
 
 

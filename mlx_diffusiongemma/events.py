@@ -136,6 +136,9 @@ class GenerationStats:
             canvases (or of all tokens in mode "ar"), and of reading committed canvases into the
             cache.
         waiting_seconds: time in which other requests had their turns; in none of the above.
+        constraint_seconds, constraint_preparation_seconds: what of these times a constraint took:
+            at the canvases (masks, noise, the most likely text), and before them, once for each
+            constraint in a process; None without a constraint.
         truncated_by: what cut the answer, None when it came to its own end.
         peak_memory_bytes: MLX's high-water mark during this generation, weights included; with
             that of requests that ran at the same time, since the last of them began.
@@ -152,6 +155,8 @@ class GenerationStats:
     commit_seconds: float
     peak_memory_bytes: int
     waiting_seconds: float = 0.0
+    constraint_seconds: float | None = None
+    constraint_preparation_seconds: float | None = None
     truncated_by: Limit | None = None
     cached_tokens: int = 0
     reread_tokens: int = 0

@@ -5,7 +5,7 @@ prompt, options --> Writing --> its loop, pass by pass --> events --> Finished(r
 
 import secrets
 import time
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
@@ -14,7 +14,9 @@ import mlx.core as mx
 from mlx_diffusiongemma.answer import AnswerStream
 from mlx_diffusiongemma.autoregressive import token_loop
 from mlx_diffusiongemma.config import GenerationConfig
-from mlx_diffusiongemma.constraints.progress import follow
+from mlx_diffusiongemma.constraints import CanvasConstraint
+from mlx_diffusiongemma.constraints.progress import ConstrainedText, follow
+from mlx_diffusiongemma.constraints.stopwatch import ConstraintCost
 from mlx_diffusiongemma.constraints.vocabulary import Vocabulary
 from mlx_diffusiongemma.draws import Draws, SeededDraws
 from mlx_diffusiongemma.errors import ConfigError
@@ -129,14 +131,16 @@ class Responder:
             vars(self).pop("identity", None)
         plan = self._plan(options, len(prompt_ids))
         draws = draws or SeededDraws(seed)
+        cost = None if options.constraint is None else ConstraintCost()
         return Writing(
-            loop=self._loop(prompt_ids, options, plan, draws, cache, marks, max_context),
+            loop=self._loop(prompt_ids, options, plan, draws, cache, marks, max_context, cost),
             cache=cache,
             answer=AnswerStream(self.tokenizer, options.stop, prompt_ids=prompt_ids),
             plan=plan,
             seed=seed,
             max_tokens=options.max_tokens,
             load_seconds=self.load_seconds,
+            constraint_cost=cost,
         )
 
     def _plan(self, options: GenerationOptions, prompt_tokens: int) -> Plan:
@@ -164,6 +168,7 @@ class Responder:
         cache: PrefixCache,
         marks: Iterable[int],
         max_context: int | None,
+        cost: ConstraintCost | None,
     ) -> Generator[Pass | TokenEvent, Answer, None]:
         """Passes and events of one answer in token ids."""
         ends = self._end_ids
@@ -179,7 +184,6 @@ class Responder:
                 marks=marks,
                 max_context=max_context,
             )
-        constraint = options.constraint
         return block_loop(
             self.model.config,
             prompt_ids,
@@ -193,8 +197,18 @@ class Responder:
             retry_empty=options.retry_empty,
             canvas_length=options.canvas_length,
             shrink_canvas=options.shrink_canvas,
-            follow=None if constraint is None else partial(follow, constraint, self.vocabulary),
+            follow=self._follow(options.constraint, cost),
         )
+
+    def _follow(
+        self, constraint: CanvasConstraint | None, cost: ConstraintCost | None
+    ) -> Callable[[int], ConstrainedText] | None:
+        """What begins the constraint of an answer, given its tokens; None without one."""
+        if constraint is None or cost is None:
+            return None
+        with cost.preparing:
+            vocabulary = self.vocabulary
+        return partial(follow, constraint, vocabulary, cost=cost)
 
 
 def result_of(events: Iterator[Event]) -> GenerationResult:

@@ -11,6 +11,7 @@ from typing import Literal
 import mlx.core as mx
 
 from mlx_diffusiongemma.answer import AnswerStream
+from mlx_diffusiongemma.constraints.stopwatch import ConstraintCost
 from mlx_diffusiongemma.events import (
     BlockCommitted,
     BlockEncoded,
@@ -57,6 +58,7 @@ class Writing:
         seed: int,
         max_tokens: int,
         load_seconds: float,
+        constraint_cost: ConstraintCost | None = None,
     ):
         self.loop = loop
         self.cache = cache
@@ -66,6 +68,7 @@ class Writing:
         self._seed = seed
         self._max_tokens = max_tokens
         self._load_seconds = load_seconds
+        self._constraint_cost = constraint_cost
         self._prompt: PromptProcessed | None = None
         self._written: list[_Written] = []
         self._prefill_seconds = 0.0
@@ -108,7 +111,7 @@ class Writing:
         token_ids = tuple(token for event in self._written for token in event.token_ids)
         limit: Limit = "max_tokens" if len(token_ids) >= self._max_tokens else "context"
         blocks = [event for event in self._written if isinstance(event, BlockCommitted)]
-        plan = self._plan
+        plan, cost = self._plan, self._constraint_cost
         return GenerationResult(
             text=self._answer.text,
             thought=self._answer.thought,
@@ -132,6 +135,8 @@ class Writing:
                 denoising_seconds=self._denoising_seconds,
                 commit_seconds=self._commit_seconds,
                 waiting_seconds=self._waiting_seconds,
+                constraint_seconds=None if cost is None else cost.working.seconds,
+                constraint_preparation_seconds=None if cost is None else cost.preparing.seconds,
                 peak_memory_bytes=mx.get_peak_memory(),
                 truncated_by=limit if last.finish_reason == "length" else None,
             ),

@@ -201,6 +201,7 @@ def stats_rows(result: GenerationResult) -> list[tuple[str, str]]:
         ("answer", _rate(stats.generated_tokens, stats.denoising_seconds + stats.commit_seconds)),
         ("mode", stats.mode) if stats.mode == "ar" else ("canvases", _canvases(stats)),
         ("time", ", ".join(f"{part} {share:.0%}" for part, share in stats.time_shares.items())),
+        *_constraint(stats),
         ("tokens per step", f"{stats.tokens_per_step:.2f}"),
         ("model load", f"{stats.load_seconds:.2f} s"),
         ("peak memory", format_size(stats.peak_memory_bytes)),
@@ -220,6 +221,15 @@ def _cached(stats: GenerationStats) -> list[tuple[str, str]]:
         return []
     again = f", {stats.reread_tokens} read again" if stats.reread_tokens else ""
     return [("kept from before", f"{stats.cached_tokens} tokens{again}")]
+
+
+def _constraint(stats: GenerationStats) -> list[tuple[str, str]]:
+    """What a constraint took of the time, if there was one."""
+    if stats.constraint_seconds is None or stats.constraint_preparation_seconds is None:
+        return []
+    step = 1000 * stats.constraint_seconds / max(sum(stats.denoising_steps), 1)
+    prepared = f"prepared in {stats.constraint_preparation_seconds:.2f} s"
+    return [("constraint", f"{stats.constraint_seconds:.2f} s ({step:.1f} ms a step), {prepared}")]
 
 
 def _canvases(stats: GenerationStats) -> str:

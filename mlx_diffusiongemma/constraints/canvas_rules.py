@@ -16,6 +16,7 @@ from mlx_diffusiongemma.constraints.paths import (
     best_path,
     class_maxima,
 )
+from mlx_diffusiongemma.constraints.stopwatch import Stopwatch
 from mlx_diffusiongemma.constraints.token_automaton import TokenAutomaton
 from mlx_diffusiongemma.errors import ConstraintError
 
@@ -23,8 +24,11 @@ from mlx_diffusiongemma.errors import ConstraintError
 class CanvasRules:
     """The rules of one canvas, whose text goes on from a state of the automaton.
 
+    `watch` counts their own work: what an array took to compute before they see it is not theirs.
+
     Attributes:
         problem: which paths through the automaton the canvas may take.
+        watch: the seconds of their work.
     """
 
     def __init__(
@@ -35,48 +39,55 @@ class CanvasRules:
         length: int,
         budget: int,
         allowed: Mapping[int, np.ndarray] | None = None,
+        watch: Stopwatch | None = None,
     ):
         """For `length` positions of a text that has `budget` tokens left.
 
         `allowed` holds, by position, the only tokens that may stand there. ConstraintError when
         no text at all fits.
         """
-        self.problem = PathProblem(
-            automaton,
-            state,
-            room=min(length, budget),
-            final=automaton.tokens_to_end <= max(budget - length, 0),
-            length=length,
-            allowed=allowed or {},
-        )
-        reached, labels = self.problem.reachable
-        if not reached[0].any():
-            raise ConstraintError(
-                f"no text that the constraint allows fits into {budget} tokens",
-                hint="allow more tokens, or check that its parts do not contradict each other",
+        self.watch = Stopwatch() if watch is None else watch
+        with self.watch:
+            self.problem = PathProblem(
+                automaton,
+                state,
+                room=min(length, budget),
+                final=automaton.tokens_to_end <= max(budget - length, 0),
+                length=length,
+                allowed=allowed or {},
             )
-        self._classes = automaton.classes_on(labels)
+            reached, labels = self.problem.reachable
+            if not reached[0].any():
+                raise ConstraintError(
+                    f"no text that the constraint allows fits into {budget} tokens",
+                    hint="allow more tokens, or check that its parts do not contradict each other",
+                )
+            self._classes = automaton.classes_on(labels)
         self._mask: mx.array | None = None
 
     def noise(self, tokens: mx.array) -> mx.array:
         """int32 [1, L]: uniform tokens [1, L] of the vocabulary as uniform allowed ones."""
-        automaton = self.problem.automaton
-        counts = np.cumsum(self._classes * automaton.class_sizes, axis=1)
         drawn = np.array(tokens)[0].astype(np.int64)
-        place = drawn * counts[:, -1] // automaton.vocab_size
-        chosen = (counts <= place[:, None]).sum(axis=1)
-        before = counts[np.arange(len(place)), chosen] - automaton.class_sizes[chosen]
-        allowed = automaton.tokens[automaton.class_starts[chosen] + place - before]
-        for position, among in self.problem.allowed.items():
-            fitting = among[self._classes[position][automaton.class_of[among]]]
-            allowed[position] = fitting[drawn[position] * len(fitting) // automaton.vocab_size]
-        return mx.array(allowed[None].astype(np.int32))
+        with self.watch:
+            automaton = self.problem.automaton
+            counts = np.cumsum(self._classes * automaton.class_sizes, axis=1)
+            place = drawn * counts[:, -1] // automaton.vocab_size
+            chosen = (counts <= place[:, None]).sum(axis=1)
+            before = counts[np.arange(len(place)), chosen] - automaton.class_sizes[chosen]
+            allowed = automaton.tokens[automaton.class_starts[chosen] + place - before]
+            for position, among in self.problem.allowed.items():
+                fitting = among[self._classes[position][automaton.class_of[among]]]
+                allowed[position] = fitting[drawn[position] * len(fitting) // automaton.vocab_size]
+            return mx.array(allowed[None].astype(np.int32))
 
     def masked(self, logits: mx.array) -> mx.array:
-        """float32 [1, L, V]: -inf for tokens that no allowed text has at that position."""
-        if self._mask is None:
-            self._mask = mx.array(self._token_mask())[None]
-        return mx.where(self._mask, logits, -mx.inf)
+        """float32 [1, L, V], evaluated like `logits`: -inf where no allowed text has a token."""
+        with self.watch:
+            if self._mask is None:
+                self._mask = mx.array(self._token_mask())[None]
+            masked = mx.where(self._mask, logits, -mx.inf)
+            mx.eval(masked)
+        return masked
 
     def _token_mask(self) -> np.ndarray:
         """bool [L, V]."""
@@ -95,8 +106,9 @@ class CanvasRules:
     def read(self, logits: mx.array) -> "Reading":
         """The most likely allowed text; logits float32 [1, L, V], evaluated."""
         rows = np.array(logits, copy=False)[0]
-        maxima = class_maxima(rows, self.problem)
-        return Reading(self, rows, maxima, best_path(self.problem, rows, maxima))
+        with self.watch:
+            maxima = class_maxima(rows, self.problem)
+            return Reading(self, rows, maxima, best_path(self.problem, rows, maxima))
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,4 +139,6 @@ class Reading:
         if np.array_equal(chosen[where], self.tokens[where]):
             return self.best
         kept = {int(position): int(chosen[position]) for position in where}
-        return mx.array(best_path(self._rules.problem, self._logits, self._maxima, kept)[None])
+        with self._rules.watch:
+            found = best_path(self._rules.problem, self._logits, self._maxima, kept)
+        return mx.array(found[None])
