@@ -20,11 +20,12 @@ from mlx_diffusiongemma.constraints.canvas_rules import CanvasRules, Reading
 from mlx_diffusiongemma.draws import Draws
 from mlx_diffusiongemma.errors import GenerationError
 from mlx_diffusiongemma.events import DenoisingStep
-from mlx_diffusiongemma.kernels import Belief, Logits
+from mlx_diffusiongemma.kernels import Belief, Digest, Logits, LogitStatistics
 from mlx_diffusiongemma.options import SMALLEST_CANVAS, SamplerSettings
 from mlx_diffusiongemma.passes import Answer, Evaluate, Pass, Predict, carried_out
 from mlx_diffusiongemma.stopping import BEGINNING, STOP_RULES, Shown, standing_of
 
+Digester = Callable[[Logits, LogitStatistics], Digest]
 _SHRINK_STEP = 8  # positions; a canvas is cut to a multiple of this
 
 
@@ -62,6 +63,7 @@ def denoising_loop(
     canvas_index: int = 0,
     shrink_at: frozenset[int] = frozenset(),
     rules: CanvasRules | None = None,
+    digest: Digester | None = None,
 ) -> Generator[Pass | DenoisingStep, Answer, DenoisingStep]:
     """Yield steps until the stop rule says that the canvas is done, or the steps run out.
 
@@ -69,7 +71,8 @@ def denoising_loop(
     logits are not numbers.
 
     With end tokens in `shrink_at` the canvas gets shorter where two steps agree on the first of
-    them: later steps cost less, and see less. A canvas with `rules` keeps its length.
+    them: later steps cost less, and see less. A canvas with `rules` keeps its length. `digest`
+    lets a step tell the next one its likeliest tokens only, where they suffice.
     """
     shape = (1, canvas_length)
     canvas = _beginning(draws.initial_canvas(shape, vocab_size), rules)
@@ -80,13 +83,11 @@ def denoising_loop(
         belief = None  # its logits are large, and not needed any more
         before = history[-1] if history else None
         scaled, answer = _scaled(answer, step, settings), None
-        taken = advance(scaled, canvas, before, draws, settings, vocab_size, reading)
+        taken = advance(scaled, canvas, before, draws, settings, vocab_size, reading, digest)
         del scaled
-        canvas, now, summary = taken.canvas, taken.shown, taken.summary
-        shown = now.argmax_canvas, now.accepted, now.entropy
-        yield Evaluate((canvas, summary, *shown, taken.belief.normaliser))
-        numbers: list[float] = summary[0].tolist()  # type: ignore[assignment]
-        mean_entropy, best_changed, accepted_changed, not_finite = numbers
+        canvas, now = taken.canvas, taken.shown
+        yield Evaluate(taken.small_arrays())
+        mean_entropy, best_changed, accepted_changed, not_finite = taken.numbers()
         if not_finite:
             raise _not_finite(canvas_index, step)
         standing = standing.after(mean_entropy, best_changed > 0, accepted_changed > 0)
@@ -104,7 +105,7 @@ def denoising_loop(
         yield reported
         if converged or step + 1 == settings.max_denoising_steps:
             break
-        belief = taken.belief
+        belief = taken.belief.settled()
         del taken
         history = [*history, now][-max(settings.stability_threshold, 2) :]
         if shrink_at and (keep := _shrunk_length(history, shrink_at)) < shape[1]:
@@ -123,6 +124,16 @@ class Taken(NamedTuple):
     summary: mx.array
     belief: Belief
 
+    def small_arrays(self) -> tuple[mx.array, ...]:
+        """Everything but logits."""
+        shown = self.shown.argmax_canvas, self.shown.accepted, self.shown.entropy
+        return (self.canvas, self.summary, *shown, *self.belief.small_arrays())
+
+    def numbers(self) -> list[float]:
+        """The summary of the first canvas, read from the device."""
+        numbers: list[float] = self.summary[0].tolist()  # type: ignore[assignment]
+        return numbers
+
 
 def advance(
     logits: Logits,
@@ -132,6 +143,7 @@ def advance(
     settings: SamplerSettings,
     vocab_size: int,
     reading: Reading | None = None,
+    digest: Digester | None = None,
 ) -> Taken:
     """Everything of a step that follows the network; left lazy, but for what a constraint reads.
 
@@ -141,6 +153,7 @@ def advance(
         before: what the step before has shown; None at the first.
         draws, settings, vocab_size: as in `denoising_loop`.
         reading: what the logits come to under a constraint, which has masked them.
+        digest: what digests them for the next step; None tells it everything.
 
     Returns:
         the next canvas int32 [1, L]; what this step shows; its summary, see `kernels.renew`, which
@@ -148,6 +161,7 @@ def advance(
     """
     logits = kernels.prepared(logits)
     statistics = sampling.logit_statistics(logits)
+    short = None if digest is None else digest(logits, statistics)
     if reading is not None:
         statistics = statistics._replace(best=reading.best)
     accepted, tokens = SAMPLERS[settings.sampler](
@@ -161,7 +175,7 @@ def advance(
     canvas, summary = kernels.renew(
         accepted, tokens, noise, statistics, since.accepted, since.argmax_canvas
     )
-    return Taken(canvas, now, summary, Belief(logits, statistics.normaliser))
+    return Taken(canvas, now, summary, Belief(logits, statistics.normaliser, short))
 
 
 def _beginning(canvas: mx.array, rules: CanvasRules | None) -> mx.array:

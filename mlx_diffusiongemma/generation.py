@@ -13,7 +13,7 @@ from functools import partial
 
 from mlx_diffusiongemma.config import ModelConfig
 from mlx_diffusiongemma.constraints.progress import ConstrainedText
-from mlx_diffusiongemma.denoising import denoising_loop
+from mlx_diffusiongemma.denoising import Digester, denoising_loop
 from mlx_diffusiongemma.draws import Draws
 from mlx_diffusiongemma.errors import ConfigError, PromptError
 from mlx_diffusiongemma.events import (
@@ -53,16 +53,15 @@ def block_loop(
     canvas_length: int | None = None,
     shrink_canvas: bool = False,
     follow: Callable[[int], ConstrainedText] | None = None,
+    digest: Digester | None = None,
 ) -> Generator[Pass | TokenEvent, Answer, None]:
     """Yield the events of one answer; the last `BlockCommitted` says why it ends.
 
     Canvases have the checkpoint's length, or `canvas_length`; the last block is cut to `max_tokens`
-    exactly. `shrink_canvas` lets `denoising_loop` cut them behind their end token.
-    PromptError when the prompt and one canvas do not fit the context, which is the model's or
-    `max_context` if that is less; an answer that reaches its end ends with "length".
-
-    An answer that ends before its first token ends with "empty"; `retry_empty` gives its canvas one
-    more try, with the draws that follow.
+    exactly. `shrink_canvas` and `digest` are for `denoising_loop`. PromptError when the prompt and
+    one canvas do not fit the context, which is the model's or `max_context` if that is less; an
+    answer that reaches its end ends with "length", one that ends before its first token with
+    "empty": `retry_empty` gives the canvas of that one more try, with the draws that follow.
 
     What `cache` shares with the prompt is not read again; `marks` are positions of the prompt
     that later ones may return to. `follow(tokens)` begins a constraint that ends within so many.
@@ -84,6 +83,7 @@ def block_loop(
             canvas_index=index,
             shrink_at=eos_token_ids if shrink_canvas else frozenset(),
             rules=None if text is None else text.rules(length),
+            digest=digest,
         )
         tries = 2 if retry_empty and index == 0 and text is None else 1
         step, passes, block = yield from _write_canvas(write, tries, eos_token_ids)

@@ -191,6 +191,8 @@ class GenerationOptions:
         canvas_length: positions of a canvas, for answers that are known to be short; at most the
             checkpoint's own, which is what None means.
         shrink_canvas: cut a canvas behind its end token once two steps agree where that is.
+        fast_self_conditioning: tell a step about the likeliest tokens of the one before, where
+            that is certainly enough, and about all of them elsewhere; see docs/dial.md.
         deadline_ms: milliseconds that one canvas may take: at most as many steps as fit, by the
             measured time of a step. None sets no limit.
         seed: same seed, same text on the same machine and versions; None draws one, which
@@ -225,6 +227,7 @@ class GenerationOptions:
     preset: PresetName | None = None
     canvas_length: int | None = None
     shrink_canvas: bool = False
+    fast_self_conditioning: bool = False
     deadline_ms: float | None = None
     seed: int | None = None
     stop: tuple[str, ...] = ()
@@ -247,7 +250,7 @@ class GenerationOptions:
             raise ConfigError(
                 f"thinking is {self.thinking!r}", hint="thinking must be True, False or None"
             )
-        for name in "chat_template", "retry_empty", "shrink_canvas":
+        for name in "chat_template", "retry_empty", "shrink_canvas", "fast_self_conditioning":
             value = vars(self)[name]
             if value not in (True, False):
                 raise ConfigError(f"{name} is {value!r}", hint=f"{name} must be True or False")
@@ -257,7 +260,10 @@ class GenerationOptions:
             return
         unread = _asked(self, SamplerSettings if self.mode == "ar" else TokenSettings)
         if self.mode == "ar":
-            for name in "preset", "canvas_length", "deadline_ms", "shrink_canvas":
+            for name in (
+                *("preset", "canvas_length", "deadline_ms"),
+                *("shrink_canvas", "fast_self_conditioning"),
+            ):
                 if vars(self)[name]:
                     unread[name] = vars(self)[name]
         reader = "diffusion" if self.mode == "ar" else "ar"

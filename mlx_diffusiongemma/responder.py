@@ -23,6 +23,7 @@ from mlx_diffusiongemma.errors import ConfigError
 from mlx_diffusiongemma.events import Event, Finished, GenerationResult, TokenEvent
 from mlx_diffusiongemma.generation import alone, block_loop
 from mlx_diffusiongemma.model import DiffusionGemma
+from mlx_diffusiongemma.model.sparse_conditioning import Digester, norms_of, table_of
 from mlx_diffusiongemma.options import GenerationOptions, TokenSettings
 from mlx_diffusiongemma.pace import Pace, left_to_right_is_faster, steps_within
 from mlx_diffusiongemma.passes import Answer, Pass
@@ -62,6 +63,12 @@ class Responder:
             end_ids=self._end_ids,
             padding_ids=frozenset() if pad is None else frozenset({pad}),
         )
+
+    @cached_property
+    def digester(self) -> Digester:
+        """For fast self-conditioning. It reads the whole embedding, so it is made when asked."""
+        table = table_of(self.model.model.decoder.embed_tokens)
+        return Digester(table, norms_of(table), self.model.compute_dtype)
 
     @property
     def _end_ids(self) -> frozenset[int]:
@@ -128,7 +135,8 @@ class Responder:
         cache = PrefixCache(self.model) if cache is None else cache
         if self.range_check is not None and prompt_ids and self.range_check.on_prompt(prompt_ids):
             cache.clear()
-            vars(self).pop("identity", None)
+            for made_of_weights in "identity", "digester":
+                vars(self).pop(made_of_weights, None)
         plan = self._plan(options, len(prompt_ids))
         draws = draws or SeededDraws(seed)
         cost = None if options.constraint is None else ConstraintCost()
@@ -198,6 +206,7 @@ class Responder:
             canvas_length=options.canvas_length,
             shrink_canvas=options.shrink_canvas,
             follow=self._follow(options.constraint, cost),
+            digest=self.digester if options.fast_self_conditioning else None,
         )
 
     def _follow(

@@ -204,7 +204,7 @@ def test_a_stop_must_be_text(stop):
     assert repr(stop) in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["chat_template", "retry_empty"])
+@pytest.mark.parametrize("name", ["chat_template", "retry_empty", "fast_self_conditioning"])
 @pytest.mark.parametrize("value", ["no", None, 2])
 def test_a_switch_is_on_or_off(name, value):
     with pytest.raises(ConfigError, match=f"{name} is {value!r}"):

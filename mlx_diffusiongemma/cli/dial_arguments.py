@@ -109,6 +109,14 @@ ShrinkCanvas = Annotated[
         "no",
     ),
 ]
+FastSelfConditioning = Annotated[
+    bool | None,
+    option(
+        "--fast-sc/--no-fast-sc",
+        "Tell a step the likeliest tokens of the one before, where that is certainly enough.",
+        "no",
+    ),
+]
 Deadline = Annotated[
     float | None,
     number_option(

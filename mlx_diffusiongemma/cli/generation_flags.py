@@ -29,6 +29,7 @@ _FLAGS: dict[str, Any] = {
     "keep_probability": dial_arguments.KeepProbability,
     "canvas_length": dial_arguments.CanvasLength,
     "shrink_canvas": dial_arguments.ShrinkCanvas,
+    "fast_self_conditioning": dial_arguments.FastSelfConditioning,
     "deadline_ms": dial_arguments.Deadline,
     "mode": dial_arguments.WriteMode,
     "temperature": dial_arguments.Temperature,

@@ -9,6 +9,7 @@ from mlx_diffusiongemma.kernels.activation import geglu, geglu_halves
 from mlx_diffusiongemma.kernels.certainty import accept_within_bound, logit_statistics, prepared
 from mlx_diffusiongemma.kernels.conditioning import condition, probabilities, soft_norm
 from mlx_diffusiongemma.kernels.dense import expectation, linear
+from mlx_diffusiongemma.kernels.digest import Digest
 from mlx_diffusiongemma.kernels.drawing import draw_tokens, noise_tokens
 from mlx_diffusiongemma.kernels.expert_products import down_products, gated_products
 from mlx_diffusiongemma.kernels.gathering import way_of as probe_products
@@ -38,6 +39,7 @@ from mlx_diffusiongemma.kernels.sparse import sum_survivors, survivors
 __all__ = [
     "AttentionWeights",
     "Belief",
+    "Digest",
     "FeedForwardWeights",
     "HeadWeights",
     "Heads",

@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 import mlx.core as mx
 
+from mlx_diffusiongemma.kernels.digest import Digest
+
 _NUMBERS_AT_A_TIME = 65_536
 
 
@@ -51,14 +53,29 @@ class LogitStatistics(NamedTuple):
 
 
 class Belief(NamedTuple):
-    """What a step believed of its canvas: logits and their logsumexp, float32 [...]."""
+    """What a step believed of its canvas: logits and their logsumexp, float32 [...].
+
+    With a digest the next step takes what it can from that.
+    """
 
     logits: Logits
     normaliser: mx.array
+    digest: Digest | None = None
 
     def first(self, length: int) -> "Belief":
         """That of the first positions of [B, L, V]."""
-        return Belief(self.logits.first(length), self.normaliser[:, :length])
+        digest = None if self.digest is None else self.digest.first(length)
+        return Belief(self.logits.first(length), self.normaliser[:, :length], digest)
+
+    def small_arrays(self) -> tuple[mx.array, ...]:
+        """What there is of it besides logits."""
+        digest = self.digest
+        short = () if digest is None else (digest.soft, digest.squares, digest.error)
+        return (self.normaliser, *short)
+
+    def settled(self) -> "Belief":
+        """With a digest that knows the rows that it does not suffice for."""
+        return self if self.digest is None else self._replace(digest=self.digest.settled())
 
 
 class Renewed(NamedTuple):

@@ -1,9 +1,11 @@
 """Self-conditioning: the step before tells this one what it believed.
 
 belief --> probabilities --> @ embedding --> soft embedding --> gated MLP --+
+       --> digest, where it suffices ------^                                |
 canvas tokens ---> embedding ----------------------------------------------(+)--> norms
 """
 
+import math
 from collections.abc import Sequence
 
 import mlx.core as mx
@@ -17,6 +19,9 @@ from mlx_diffusiongemma.model.layers import FeedForward, RMSNorm
 # Tokens whose probabilities are made at a time: half of the released vocabulary, so that there is
 # never a second array as large as the logits.
 _TOKENS_AT_A_TIME = 131_072
+# Rows that a digest does not suffice for: this share of a canvas is computed apart, always as many,
+# so that shapes stay; where it takes more, all are.
+_SHARE_APART = 1 / 8
 
 
 class SelfConditioning(FeedForward):
@@ -63,14 +68,38 @@ def believed(logits: Logits) -> Belief:
 def soft_embedding(belief: Belief, embedding: nn.Module, dtype: mx.Dtype) -> list[mx.array]:
     """Expected embedding under what the step before believed, before the embedding scale.
 
+    From its digest, if it has one, but for the rows that miss the certificate.
+
     Args:
-        belief: of a canvas, [B, L, V].
+        belief: of a canvas, [B, L, V]; its digest settled.
         embedding: `layers.Embedding`, or `nn.QuantizedEmbedding` in any mode.
         dtype: the model's compute dtype, which the probabilities are rounded to.
 
     Returns:
         float [B, L, hidden] in `dtype`, one array or more: their sum is meant.
     """
+    digest, plain = belief.digest, belief._replace(digest=None)
+    if digest is None:
+        return _of_all_tokens(plain, embedding, dtype)
+    if not digest.missed:
+        return [digest.soft]
+    missed, shape = digest.missed, digest.soft.shape
+    most = math.ceil(belief.normaliser.size * _SHARE_APART)
+    if len(missed) > most:
+        return _of_all_tokens(plain, embedding, dtype)
+    rows = mx.array([*missed, *[missed[0]] * (most - len(missed))])
+    logits = belief.logits.raw.reshape(-1, belief.logits.raw.shape[-1])[rows]
+    apart = Belief(belief.logits._replace(raw=logits), belief.normaliser.reshape(-1)[rows])
+    parts = []
+    for index, part in enumerate(_of_all_tokens(apart, embedding, dtype)):
+        others = mx.zeros_like(digest.soft) if index else digest.soft
+        places = mx.broadcast_to(rows[:, None], part.shape)
+        merged = mx.put_along_axis(others.reshape(-1, shape[-1]), places, part, axis=0)
+        parts.append(merged.reshape(shape))
+    return parts
+
+
+def _of_all_tokens(belief: Belief, embedding: nn.Module, dtype: mx.Dtype) -> list[mx.array]:
     size = belief.logits.raw.shape[-1]
     parts = []
     for first in range(0, size, _TOKENS_AT_A_TIME):
