@@ -31,6 +31,10 @@ ROUTING_WEIGHTS = 1e-5
 # Largest error of an entropy of the Metal kernel against float64, in nats.
 KERNEL_ENTROPY = 1e-5
 
+# The same of plain MLX on a CPU for the released vocabulary; we measure 1.1e-5. With rows added up
+# in one go it is 2e-3.
+PLAIN_ENTROPY = 3e-5
+
 # Relative error of what a Metal kernel stores against plain MLX in float32 on the same inputs: a
 # sum that is rounded to the dtype, and its norm that is rounded once more.
 KERNEL_ROUNDING = {"float32": 4e-6, "float16": 2.0**-10, "bfloat16": 2.0**-7}

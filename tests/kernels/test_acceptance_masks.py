@@ -9,7 +9,7 @@ import emulated
 import mlx.core as mx
 import numpy as np
 import pytest
-from tolerances import KERNEL_ENTROPY
+from tolerances import KERNEL_ENTROPY, PLAIN_ENTROPY
 
 from mlx_diffusiongemma.kernels import Logits, certainty
 from mlx_diffusiongemma.kernels import reference_sampler as reference
@@ -27,6 +27,7 @@ def exact_entropy(logits: Logits) -> np.ndarray:
     for row in rows:
         values = np.array(logits._replace(raw=row).values(), dtype=np.float64)
         values -= values.max()
+        values = values[values > -np.inf]
         weights = np.exp(values)
         total = weights.sum()
         entropies.append(np.log(total) - (weights * values).sum() / total)
@@ -92,6 +93,20 @@ def test_random_canvases_are_accepted_as_on_the_plain_path():
 def test_a_thousand_canvases_are_accepted_as_on_the_plain_path():
     left_out = sum(compared(small(50, seed)) for seed in range(20))
     assert (left_out <= 20).all()
+
+
+def test_the_plain_path_knows_entropies_of_the_released_vocabulary():
+    """Also where the vocabulary is no multiple of a block, and where nothing is left of a block."""
+    logits = released(8, 2)
+    for raw in (logits.raw, logits.raw[..., :200_001]):
+        given = logits._replace(raw=raw)
+        plain = np.array(reference.logit_statistics(given).entropy)
+        np.testing.assert_allclose(plain, exact_entropy(given), atol=PLAIN_ENTROPY)
+    few = mx.where(mx.arange(9001) % 3000 == 7, mx.arange(9001) / 9001, -mx.inf)
+    given = Logits(few[None])
+    statistics = reference.logit_statistics(given)
+    np.testing.assert_allclose(np.array(statistics.entropy), exact_entropy(given), atol=1e-6)
+    assert statistics.best.tolist() == [6007]
 
 
 def test_positions_of_the_released_vocabulary_are_accepted_as_on_the_plain_path():
