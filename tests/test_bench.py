@@ -78,6 +78,10 @@ def test_the_points_are_the_steps_the_presets_and_left_to_right():
     assert names == ["1 step", "2 steps", "quality", "balanced", "fast", "left to right"]
     alone = sweep.settings([4], max_tokens=9, presets=False, autoregressive=False)
     assert [point.options.max_denoising_steps for point in alone] == [4]
+    fast = {"autoregressive": False, "fast_self_conditioning": True}
+    *_, both = sweep.settings([4, 8, 2], max_tokens=9, presets=False, **fast)
+    assert (both.name, both.options.max_denoising_steps) == ("8 steps, --fast-sc", 8)
+    assert both.options.fast_self_conditioning
 
 
 class FakeRuntime:

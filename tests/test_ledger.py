@@ -168,6 +168,26 @@ def test_one_array_is_as_large_as_a_canvas_times_the_vocabulary(ours):
     assert ours.step.large == Counter({"QuantizedMatmul": 1})  # the head's
 
 
+def test_fast_self_conditioning_writes_no_probabilities_and_launches_no_more(ours):
+    fast = ledger.count_ours(missed=0)
+    assert {"survivors", "sum_packed_survivors"} <= set(fast.sampler.launches)
+    assert "probabilities" not in fast.model.launches
+    assert fast.outside.launches.total() < ours.outside.launches.total()
+    # The probabilities of a canvas, in two bytes each; what takes their place is a twentieth.
+    saved = ours.outside.nbytes.total() - fast.outside.nbytes.total()
+    assert saved > 0.95 * 256 * 262_144 * 2
+    assert fast.step.large == ours.step.large
+    assert fast.layers == ours.layers
+
+
+def test_positions_from_all_tokens_are_an_eighth_of_a_canvas_or_all_of_it(ours):
+    whole = ours.model.nbytes["probabilities"]
+    for missed, share in (1, 1 / 8), (32, 1 / 8), (33, 1), (256, 1):
+        count = ledger.count_ours(missed=missed)
+        assert count.model.nbytes["probabilities"] == share * whole, missed
+        assert count.step.large == ours.step.large
+
+
 def test_the_network_joins_selects_and_sorts_nothing(ours):
     kinds = {kind for part in (*ours.layers.values(), ours.model) for kind in part.launches}
     assert not kinds & {"Concatenate", "Select", "ArgSort", "ArgPartition", "Sort"}

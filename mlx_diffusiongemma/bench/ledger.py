@@ -28,9 +28,10 @@ from mlx_diffusiongemma.config import LayerConfig, ModelConfig
 from mlx_diffusiongemma.denoising import advance
 from mlx_diffusiongemma.draws import SeededDraws
 from mlx_diffusiongemma.errors import ConfigError
-from mlx_diffusiongemma.kernels import Belief, Logits, dispatch
+from mlx_diffusiongemma.kernels import Belief, Digest, Logits, dispatch
 from mlx_diffusiongemma.model import DiffusionGemma
 from mlx_diffusiongemma.model.cache import KVCache
+from mlx_diffusiongemma.model.sparse_conditioning import Digester, table_of
 from mlx_diffusiongemma.options import SamplerSettings
 from mlx_diffusiongemma.recipes import Recipe, find_recipe
 from mlx_diffusiongemma.released import released_config, released_values
@@ -94,10 +95,15 @@ def _combined(one: Count, other: Count, sign: int = 1) -> Count:
     return combined
 
 
-def count_ours(context: int = CONTEXT, recipe: str = RECIPE) -> Ledger:
-    """The ledger of this package, with its kernels; ConfigError for an unknown recipe."""
+def count_ours(
+    context: int = CONTEXT, recipe: str = RECIPE, *, missed: int | None = None
+) -> Ledger:
+    """The ledger of this package, with its kernels; ConfigError for an unknown recipe.
+
+    With `missed`, fast self-conditioning, whose certificate so many positions miss.
+    """
     config, packing = released_config(), find_recipe(recipe)
-    count = partial(_count, config, packing, context)
+    count = partial(_count, config, packing, context, missed)
     return ledger_of(partial(count, _pass), partial(count, _step), _kinds(config))
 
 
@@ -178,7 +184,12 @@ def _kinds(config: ModelConfig) -> list[str]:
 
 
 def _count(
-    config: ModelConfig, recipe: Recipe, context: int, pieces: Callable, kinds: Sequence[str]
+    config: ModelConfig,
+    recipe: Recipe,
+    context: int,
+    missed: int | None,
+    pieces: Callable,
+    kinds: Sequence[str],
 ) -> Count:
     layer_of = {SLIDING if layer.is_sliding else FULL: layer for layer in config.layers}
     small = replace(config, layers=tuple(layer_of[kind] for kind in kinds))
@@ -195,35 +206,49 @@ def _count(
 
     def run(canvas: mx.array, raw: mx.array, *arrays: mx.array) -> Any:
         model.load_weights(list(zip(names, arrays[3:], strict=True)))
-        belief = Belief(model_logits(raw), arrays[0])
-        return pieces(model, cache, canvas, belief, Shown(canvas, arrays[1], arrays[2]))
+        belief = Belief(model_logits(raw), arrays[0], digest)
+        table = table_of(model.model.decoder.embed_tokens)
+        digester = None if digest is None else Digester(table, norms, model.compute_dtype)
+        shown = Shown(canvas, arrays[1], arrays[2])
+        return pieces(model, cache, canvas, belief, shown, digester)
 
     def model_logits(raw: mx.array) -> Logits:
         return Logits(raw, config.final_logit_softcapping, SamplerSettings().t_max)
 
     numbers = mx.zeros(canvas.shape)
+    soft = mx.zeros((*canvas.shape, config.hidden_size), model.compute_dtype)
+    digest = None if missed is None else Digest(soft, numbers, numbers, tuple(range(missed)))
+    norms = mx.zeros((config.vocab_size,))
+    mx.eval(soft, numbers, norms)
     with dispatch.as_on_metal():
         nodes = graph.trace(run, [canvas, raw, numbers, numbers > 0, numbers, *weights])
     return graph.count(nodes, large=raw.size)
 
 
 def _pass(
-    model: DiffusionGemma, cache: KVCache, canvas: mx.array, belief: Belief, before: Shown
+    model: DiffusionGemma,
+    cache: KVCache,
+    canvas: mx.array,
+    belief: Belief,
+    before: Shown,
+    digester: Digester | None,
 ) -> mx.array:
     return model.predict(canvas, cache, belief).raw
 
 
 def _step(
-    model: DiffusionGemma, cache: KVCache, canvas: mx.array, belief: Belief, before: Shown
+    model: DiffusionGemma,
+    cache: KVCache,
+    canvas: mx.array,
+    belief: Belief,
+    before: Shown,
+    digester: Digester | None,
 ) -> tuple[mx.array, ...]:
     settings, draws = SamplerSettings(), SeededDraws(0)
     logits = model.predict(canvas, cache, belief).at(settings.t_max)
-    taken = advance(logits, canvas, before, draws, settings, model.config.vocab_size)
-    shown = taken.shown
-    return (
-        *(taken.canvas, taken.summary, shown.argmax_canvas, shown.accepted, shown.entropy),
-        *(taken.belief.normaliser, taken.belief.logits.raw),
-    )
+    vocab_size = model.config.vocab_size
+    taken = advance(logits, canvas, before, draws, settings, vocab_size, digest=digester)
+    return (*taken.small_arrays(), taken.belief.logits.raw)
 
 
 def lazy_model(config: ModelConfig, recipe: Recipe) -> DiffusionGemma:

@@ -10,6 +10,7 @@ from mlx_diffusiongemma.errors import ConfigError
 
 _STYLE: dict[str, dict[str, Any]] = {
     "steps": {"color": "tab:blue", "marker": "o", "linestyle": "-", "label": "most steps"},
+    "fast-sc": {"color": "tab:red", "marker": "D", "linestyle": "", "label": "--fast-sc"},
     "preset": {"color": "tab:orange", "marker": "s", "linestyle": "", "label": "presets"},
     "ar": {"color": "tab:green", "marker": "^", "linestyle": "", "label": "left to right"},
 }

@@ -64,13 +64,23 @@ class Point:
 
 
 def settings(
-    steps: Sequence[int], *, max_tokens: int, presets: bool, autoregressive: bool = True
+    steps: Sequence[int],
+    *,
+    max_tokens: int,
+    presets: bool,
+    autoregressive: bool = True,
+    fast_self_conditioning: bool = False,
 ) -> list[Setting]:
-    """The points of a sweep: step limits, then presets, then the same weights left to right."""
+    """The points of a sweep: step limits, the longest with fast self-conditioning, then presets,
+    then the same weights left to right."""
     options = partial(GenerationOptions, max_tokens=max_tokens)
     points = [
         Setting(f"{n} step{'s' * (n != 1)}", "steps", options(max_denoising_steps=n)) for n in steps
     ]
+    if fast_self_conditioning:
+        most = max(steps)
+        fast = options(max_denoising_steps=most, fast_self_conditioning=True)
+        points.append(Setting(f"{most} steps, --fast-sc", "fast-sc", fast))
     if presets:
         points += [Setting(name, "preset", options(preset=name)) for name in PRESETS]
     if autoregressive:

@@ -45,6 +45,7 @@ def sweep_command(
     autoregressive: Annotated[
         bool, typer.Option("--ar/--no-ar", help="Measure --mode ar beside them.")
     ] = True,
+    fast_sc: Annotated[bool, typer.Option("--fast-sc", help="Measure --fast-sc too.")] = False,
     count: Annotated[int, typer.Option("--count", min=1, help="Examples for each point.")] = 64,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Same seed, same examples.")] = 0,
     out: Annotated[
@@ -76,6 +77,7 @@ def sweep_command(
         max_tokens=tasks.TASKS[task].max_tokens,
         presets=presets,
         autoregressive=autoregressive,
+        fast_self_conditioning=fast_sc,
     )
     examples = tasks.draw(task, count, seed)
     with counting(count, "examples") as progress:
@@ -97,6 +99,9 @@ def ledger_command(
     recipe: Annotated[
         str, typer.Option("--recipe", help="How the weights are packed.")
     ] = "mixed-4-8",
+    fast_sc: Annotated[
+        bool, typer.Option("--fast-sc", help="Count a step with --fast-sc beside it.")
+    ] = False,
     peer: Annotated[
         str | None,
         typer.Option(
@@ -117,6 +122,11 @@ def ledger_command(
     from mlx_diffusiongemma.bench import ledger
 
     reports = {"mlx-diffusiongemma": ledger.report(ledger.count_ours(context, recipe))}
+    if fast_sc:
+        for positions, missed in ("no position", 0), ("a position", 1), ("every position", 256):
+            counts = ledger.count_ours(context, recipe, missed=missed)
+            name = f"mlx-diffusiongemma, --fast-sc, {positions} from all tokens"
+            reports[name] = ledger.report(counts)
     if peer:
         for sampler, counts in ledger.count_peer(peer, context).items():
             reports[f"mlx-vlm, sampler: {sampler}"] = ledger.report(counts)

@@ -43,6 +43,14 @@ def test_the_ledger_of_a_step(run_here, tmp_path):
     assert run.out.splitlines()[-1].split()[:2] == ["step", str(step["launches"])]
 
 
+def test_fast_self_conditioning_is_counted_beside_the_whole(run_here):
+    run = run_here("bench", "ledger", "--context", "50", "--fast-sc", fake=False)
+    outside = [line.split() for line in run.out.splitlines() if "outside" in line]
+    written = [float(line[3]) for line in outside]
+    assert len(written) == 4
+    assert written[1] < written[2] < written[0] < written[3]
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
