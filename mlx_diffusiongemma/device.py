@@ -10,8 +10,9 @@ import mlx.core as mx
 
 from mlx_diffusiongemma.checkpoint import TensorInfo
 from mlx_diffusiongemma.chips import family
-from mlx_diffusiongemma.config import ModelConfig
+from mlx_diffusiongemma.config import LayerConfig, ModelConfig
 from mlx_diffusiongemma.errors import ConfigError, MemoryNeedError
+from mlx_diffusiongemma.kernels import dispatch
 from mlx_diffusiongemma.model.diffusion_gemma import PREFILL_CHUNK
 from mlx_diffusiongemma.recipes import RECIPES, Recipe, class_sizes
 
@@ -19,9 +20,16 @@ DTYPES = {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16}
 TF32_SWITCH = "MLX_ENABLE_TF32"  # MLX's environment variable; not 0, its default, allows TF32
 DEFAULT_CONTEXT = 4096  # tokens that the memory check makes room for when none are asked
 
-# Float32 arrays over canvas and vocabulary that a step holds at its peak: logits, those of the step
-# before, their logarithms and probabilities, the draw. Measured: 4.0 in bfloat16, 4.5 in float32.
-_STEP_ARRAYS = 4.5
+# Arrays over canvas and vocabulary that a step holds at its peak. In plain MLX they are float32:
+# logits, those of the step before, their logarithms and probabilities, the draw. Measured on a CPU:
+# 4.0 in bfloat16, 4.5 in float32.
+_PLAIN_STEP_ARRAYS = 4.5
+# With our kernels they are in the compute dtype: logits, those of the step before and two halves of
+# probabilities. Counted, by the ledger; nothing else it writes is that wide.
+_KERNEL_STEP_ARRAYS = 3
+# And Metal keeps what layers have written until a command buffer ends: after 400 x 2^20 elements by
+# `chips`, which is three layers of the released model, or what is left of one and three more.
+_LAYERS_KEPT = 4
 _WITHOUT_BFLOAT16 = (1, 2)  # families of Apple chips
 _FIRST_BFLOAT16 = 8  # major compute capability of the first NVIDIA GPUs that calculate in it
 # What to advise when a model does not fit, the closest to the original first.
@@ -195,7 +203,7 @@ def memory_need(
 
 def _working_bytes(config: ModelConfig, item: int, context: int) -> int:
     """The larger of the two passes' temporary arrays, those that matter."""
-    step = int(_STEP_ARRAYS * 4 * config.canvas_length * config.vocab_size)
+    step = _step_bytes(config, item, context)
     # A chunk of the prompt in a full layer: attention scores, which no fused kernel avoids for its
     # head size; the queries in eight forms; the experts' inputs and outputs.
     chunk = min(context, PREFILL_CHUNK)
@@ -206,13 +214,42 @@ def _working_bytes(config: ModelConfig, item: int, context: int) -> int:
     return max(step, (scores + queries + routed) * item)
 
 
+def kernels_run() -> bool:
+    """Whether our Metal kernels run here, but for those that fail their trial."""
+    return dispatch.on_metal() and os.environ.get(dispatch.SWITCH) != "0"
+
+
+def _step_bytes(config: ModelConfig, item: int, context: int) -> int:
+    wide = config.canvas_length * config.vocab_size
+    if not kernels_run():
+        return int(_PLAIN_STEP_ARRAYS * 4 * wide)
+    layers = [written_by(config, layer, context) for layer in config.layers]
+    runs = (layers[first : first + _LAYERS_KEPT] for first in range(len(layers)))
+    return item * (_KERNEL_STEP_ARRAYS * wide + max(map(sum, runs)))
+
+
+def written_by(config: ModelConfig, layer: LayerConfig, context: int) -> int:
+    """How many numbers a layer writes in a denoising step, at most.
+
+    Attention's scores and weights, heads in eight forms; inputs, gates and outputs of the experts
+    and of the dense MLP; the residual stream in eight forms.
+    """
+    seen = min(context, config.sliding_window) if layer.is_sliding else context
+    heads = config.num_attention_heads
+    scores = 2 * heads * (seen + config.canvas_length)
+    routed = config.top_k_experts * (2 * config.hidden_size + 3 * config.moe_intermediate_size)
+    dense = 3 * config.intermediate_size + 8 * config.hidden_size
+    return config.canvas_length * (scores + 8 * heads * layer.head_dim + routed + dense)
+
+
 def rows_that_fit(config: ModelConfig, need: MemoryNeed, available: int) -> int:
     """How many answers can be written at once in `available` bytes; at least one.
 
     `need` is that of one. Another one has caches of its own and keeps one array over canvas and
     vocabulary, its logits; the temporary ones are made for one answer at a time.
     """
-    another = need.caches + 4 * config.canvas_length * config.vocab_size
+    item = need.item_size if kernels_run() else 4
+    another = need.caches + item * config.canvas_length * config.vocab_size
     return 1 + max(available - need.total, 0) // another
 
 

@@ -9,11 +9,14 @@ import tiny
 from scripted import generate_blocks
 
 from mlx_diffusiongemma import device
+from mlx_diffusiongemma.bench import ledger
+from mlx_diffusiongemma.bench.ledger import FULL, SLIDING
 from mlx_diffusiongemma.checkpoint import TensorInfo, plan_tensors, read_tensors
 from mlx_diffusiongemma.config import parse_config, read_config
 from mlx_diffusiongemma.draws import SeededDraws
 from mlx_diffusiongemma.errors import ConfigError, MemoryNeedError
 from mlx_diffusiongemma.events import BlockCommitted
+from mlx_diffusiongemma.kernels import dispatch
 from mlx_diffusiongemma.model import DiffusionGemma, diffusion_gemma
 from mlx_diffusiongemma.model.diffusion_gemma import PREFILL_CHUNK
 from mlx_diffusiongemma.options import SamplerSettings
@@ -28,19 +31,27 @@ GB = 10**9
 # and a canvas, 5 full ones everything.
 CACHES = 25 * 2 * 8 * 256 * (1024 + 256) * 2 + 5 * 2 * 2 * 512 * (4096 + 256) * 2
 STEP = 4 * 256 * 262_144 * 9 // 2
+WIDE = 2 * 256 * 262_144  # bytes of the logits of a canvas in a two-byte dtype
 
 
 def weights(*shapes, dtype="BF16"):
     return [TensorInfo("w", Path(), shape, dtype) for shape in shapes]
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def cpu():
     """Compute on the CPU: GPU kernels have other temporary arrays."""
     before = mx.default_device()
     mx.set_default_device(mx.cpu)
     yield
     mx.set_default_device(before)
+
+
+@pytest.fixture
+def with_kernels(monkeypatch):
+    """As on a Mac."""
+    monkeypatch.setattr(dispatch, "on_metal", lambda: True)
+    monkeypatch.delenv(dispatch.SWITCH, raising=False)
 
 
 def test_the_need_by_hand():
@@ -97,7 +108,6 @@ def test_the_demo_needs_little():
     assert device.memory_need(read_config(DEMO), tensors, mx.float32, 256).total < 0.02 * GB
 
 
-@pytest.mark.usefixtures("cpu")
 @pytest.mark.parametrize(
     ("changes", "canvas_length", "prompt"),
     [
@@ -126,6 +136,62 @@ def test_the_need_is_what_a_generation_takes(changes, canvas_length, prompt, mon
     taken = mx.get_peak_memory() - before
     need = device.memory_need(config, [], mx.float32, prompt + canvas_length).total
     assert 0.8 * need < taken < 1.02 * need  # MLX runs ahead as far as the threads let it
+
+
+# With our kernels, on a Mac ---------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("with_kernels")
+def test_a_step_with_kernels_needs_its_wide_arrays_in_the_compute_dtype():
+    """Three of them, and what four layers write: with a long context that is more."""
+    layers = RELEASED.layers
+    kept = sum(device.written_by(RELEASED, layer, 600) for layer in layers[2:6])
+    assert [layer.is_sliding for layer in layers[2:6]] == [True, True, True, False]
+    need = device.memory_need(RELEASED, [], mx.bfloat16, 600)
+    assert need.working == 3 * WIDE + 2 * kept
+    assert 0.6 * GB < need.working < STEP
+    longer = device.memory_need(RELEASED, [], mx.bfloat16, 4096)
+    assert need.working < longer.working < 0.9 * GB
+
+
+@pytest.mark.usefixtures("with_kernels")
+@pytest.mark.parametrize("missed", [None, 0, 32, 256])
+def test_all_that_a_step_keeps_at_once_fits_into_that(missed):
+    """Counted from the graph of the step that `generate` computes: everything outside of the
+    layers, the logits of the step before, and four layers."""
+    count = ledger.count_ours(missed=missed)
+    layers = sum(count.layers[kind].nbytes.total() for kind in (SLIDING, SLIDING, SLIDING, FULL))
+    kept = WIDE + count.outside.nbytes.total() + layers
+    need = device.memory_need(RELEASED, [], mx.bfloat16, ledger.CONTEXT).working
+    assert kept <= need
+    assert missed in (0, 32) or need < 1.05 * kept
+
+
+def test_what_a_layer_writes_is_not_counted_too_low():
+    found = ledger.count_ours(context=600).layers
+    kinds = {SLIDING: RELEASED.layers[0], FULL: RELEASED.layers[5]}
+    for kind, layer in kinds.items():
+        counted, need = found[kind].nbytes.total(), 2 * device.written_by(RELEASED, layer, 600)
+        assert counted <= need < 1.25 * counted, kind
+
+
+def test_without_kernels_a_mac_needs_what_plain_mlx_does(monkeypatch, with_kernels):
+    fewer = device.memory_need(RELEASED, [], mx.bfloat16, 600).working
+    monkeypatch.setenv(dispatch.SWITCH, "0")
+    assert fewer < device.memory_need(RELEASED, [], mx.bfloat16, 600).working == STEP
+
+
+def test_another_answer_keeps_its_logits_in_the_dtype_that_the_head_writes(
+    monkeypatch, with_kernels
+):
+    need = device.memory_need(RELEASED, [], mx.bfloat16, 4096)
+    room = need.total + 10 * (need.caches + WIDE)
+    assert device.rows_that_fit(RELEASED, need, room) == 11
+    monkeypatch.setenv(dispatch.SWITCH, "0")
+    need = device.memory_need(RELEASED, [], mx.bfloat16, 4096)
+    room = need.total + 10 * (need.caches + 2 * WIDE)
+    assert device.rows_that_fit(RELEASED, need, room) == 11
+    assert device.rows_that_fit(RELEASED, need, room - 1) == 10
 
 
 # When it is too little --------------------------------------------------------------------------
