@@ -52,9 +52,11 @@ _require_editable_install()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip, with the reason, what this machine cannot run. Where CI=true, Linux must have clang."""
+    """Skip, with the reason, what this machine cannot run. Where CI=true, Linux must have clang
+    and NVRTC."""
     import emulator
     import mlx.core as mx
+    import nvrtc
 
     missing = {}
     if no_emulator := emulator.missing():
@@ -63,6 +65,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             missing["kernels"] = no_emulator
         if sys.platform == "linux" and os.environ.get("CI") == "true":
             raise pytest.UsageError(no_emulator)
+    if no_nvrtc := nvrtc.missing():
+        missing["nvrtc"] = no_nvrtc
+        if sys.platform == "linux" and os.environ.get("CI") == "true":
+            raise pytest.UsageError(no_nvrtc)
     if not mx.metal.is_available():
         missing["metal"] = "no Metal GPU on this machine"
     if not mx.cuda.is_available() or not mx.device_count(mx.gpu):

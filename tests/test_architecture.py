@@ -185,15 +185,13 @@ def calls(path: Path) -> Iterator[tuple[str, ast.Call]]:
             yield ast.unparse(node.func), node
 
 
-def test_metal_kernels_are_built_in_one_file():
-    builders = {
-        name_of(path)
-        for path in PACKAGE_FILES
-        if any(name.endswith("fast.metal_kernel") for name, _ in calls(path))
-    }
+@pytest.mark.parametrize(("language", "file"), [("metal", "launches"), ("cuda", "cuda")])
+def test_kernels_are_built_in_one_file(language, file):
+    makes = f"fast.{language}_kernel"
+    builders = {name_of(p) for p in PACKAGE_FILES if any(n.endswith(makes) for n, _ in calls(p))}
     # The ledger's stand for other functions in a graph that is counted; they never run.
     counted = {"mlx_diffusiongemma/bench/graph.py"}
-    assert builders <= {"mlx_diffusiongemma/kernels/dispatch.py"} | counted
+    assert builders - counted == {f"mlx_diffusiongemma/kernels/{file}.py"}
 
 
 @each_package_file

@@ -80,8 +80,8 @@ def test_the_wheel_holds_what_code_alone_would_not_show(wheel):
     assert f"{PACKAGE}/py.typed" in held
     assert f"{PACKAGE}/demo/model.safetensors" in held
     assert f"{PACKAGE}/demo/chat_template.jinja" in held
-    metal = {path.name for path in (ROOT / "metal").glob("*.metal")}
-    assert {Path(name).name for name in held if name.endswith(".metal")} == metal
+    metal = {path.name for path in (ROOT / "metal").iterdir() if path.suffix in (".metal", ".h")}
+    assert {Path(name).name for name in held if name.endswith((".metal", ".h"))} == metal
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in held)
 
 

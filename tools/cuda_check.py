@@ -105,6 +105,7 @@ def parts(rehearse: bool) -> tuple[Part, ...]:
     return (
         Part("device", command("info", "--device"), 60 * patience),
         Part("operations", tests("test_operations"), 120 * patience, ("pytest",)),
+        Part("kernels", tests("test_kernels"), 90 * patience, ("pytest",)),
         Part("models", tests("test_models"), 120 * patience, ("pytest",)),
         Part("parity check", command("parity", "check", trace, "--model", "demo"), 60 * patience),
         Part(

@@ -41,9 +41,9 @@ def default_path() -> Path:
 def machine() -> dict[str, str]:
     """What a measured choice holds for: device, system, MLX and our kernels."""
     digest = hashlib.sha256()
-    for folder, ending in (("metal", ".metal"), ("kernels", ".py")):
+    for folder, endings in (("metal", (".metal", ".h")), ("kernels", (".py",))):
         for file in sorted(files(f"mlx_diffusiongemma.{folder}").iterdir(), key=lambda f: f.name):
-            if file.name.endswith(ending):
+            if file.name.endswith(endings):
                 digest.update(file.name.encode() + b"\0" + file.read_bytes())
     return {
         "device": str(mx.device_info().get("device_name", "CPU")),

@@ -1,8 +1,9 @@
-"""The one decision between Metal kernels and their plain-MLX twin, and where kernels are built.
+"""The one decision between our kernels and their plain-MLX twin.
 
 An operation has a twin, which defines it, and a function that computes the same by launching
-kernels. `uses_kernels` says which of the two runs: on a Metal device the kernels, unless they are
-switched off or have failed their trial there; elsewhere the twin.
+kernels. `uses_kernels` says which of the two runs: on a Metal device the kernels, unless the twin
+was chosen there; on an NVIDIA GPU the kernels where they were chosen; neither where they are
+switched off or have failed their trial. On a CPU the twin.
 """
 
 import logging
@@ -10,14 +11,20 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
 from typing import Any
 
 import mlx.core as mx
 
 from mlx_diffusiongemma.kernels import choices
 from mlx_diffusiongemma.kernels.choices import CUSTOM, STOCK
+from mlx_diffusiongemma.kernels.cuda import launch_on_cuda
+
+# Whoever writes an operation needs these beside `uses_kernels`.
+from mlx_diffusiongemma.kernels.launches import Kernel as Kernel
+from mlx_diffusiongemma.kernels.launches import Launch as Launch
+from mlx_diffusiongemma.kernels.launches import launch_on_metal
+from mlx_diffusiongemma.kernels.launches import metal_kernel as metal_kernel
+from mlx_diffusiongemma.kernels.launches import source as source
 
 logger = logging.getLogger(__name__)
 
@@ -25,44 +32,6 @@ SWITCH = "DGEMMA_METAL_KERNELS"  # environment variable; 0 keeps to the twins
 # How far kernel and twin may lie apart in a trial, as a share of the twin's largest number. Wide:
 # the trial looks for kernels that do not work there, the tests for the last digits.
 _TRIAL_TOLERANCE = {mx.float32: 1e-3, mx.float16: 2e-2, mx.bfloat16: 6e-2}
-_MARKER = "// @body\n"
-
-
-@dataclass(frozen=True)
-class Kernel:
-    """A file `metal/<name>.metal`: functions, the line `// @body`, and the body of the kernel.
-
-    `functions` names other files whose functions the body calls; they have no body of their own.
-    """
-
-    name: str
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    functions: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Launch:
-    """One call of a kernel: what MLX needs to know besides the source."""
-
-    kernel: Kernel
-    inputs: tuple[mx.array, ...]
-    template: tuple[tuple[str, int | bool | mx.Dtype], ...]
-    grid: tuple[int, int, int]  # threads
-    threadgroup: tuple[int, int, int]
-    output_shapes: tuple[tuple[int, ...], ...]
-    output_dtypes: tuple[mx.Dtype, ...]
-
-    def arguments(self) -> dict[str, Any]:
-        """As the keyword arguments of the object that `mx.fast.metal_kernel` returns."""
-        return {
-            "inputs": list(self.inputs),
-            "template": list(self.template),
-            "grid": self.grid,
-            "threadgroup": self.threadgroup,
-            "output_shapes": list(self.output_shapes),
-            "output_dtypes": list(self.output_dtypes),
-        }
 
 
 Launcher = Callable[[Launch], Sequence[mx.array]]
@@ -91,42 +60,11 @@ class Site:
     arguments: tuple[Any, ...]
 
 
-def source(kernel: Kernel) -> tuple[str, str]:
-    """Header and body; `#line` makes a compiler's messages name the files and their lines."""
-    header = "".join(_part(name, _read(name)) for name in kernel.functions)
-    own, marker, body = _read(kernel.name).partition(_MARKER)
-    if not marker:
-        raise ValueError(f"metal/{kernel.name}.metal has no line {_MARKER.strip()}")
-    return header + _part(kernel.name, own), _part(kernel.name, body, own.count("\n") + 2)
+def _launch_here(launch: Launch) -> Sequence[mx.array]:
+    return launch_on_cuda(launch) if on_cuda() else launch_on_metal(launch)
 
 
-def _read(name: str) -> str:
-    return files("mlx_diffusiongemma.metal").joinpath(f"{name}.metal").read_text()
-
-
-def _part(name: str, text: str, first_line: int = 1) -> str:
-    return f'#line {first_line} "{name}.metal"\n{text}'
-
-
-@cache
-def metal_kernel(kernel: Kernel) -> Any:
-    """MLX's object for `kernel`. It can be made anywhere, and called where there is Metal."""
-    header, body = source(kernel)
-    return mx.fast.metal_kernel(
-        name=kernel.name,
-        input_names=list(kernel.inputs),
-        output_names=list(kernel.outputs),
-        header=header,
-        source=body,
-    )
-
-
-def _launch_on_metal(launch: Launch) -> Sequence[mx.array]:
-    outputs: Sequence[mx.array] = metal_kernel(launch.kernel)(**launch.arguments())
-    return outputs
-
-
-_launcher: Launcher = _launch_on_metal
+_launcher: Launcher = _launch_here
 _forced = False
 _counting = False
 _trials: dict[tuple[Any, ...], bool] = {}
@@ -157,7 +95,7 @@ def as_on_metal() -> Iterator[None]:
     global _counting
     _counting = True
     try:
-        with forced(_launch_on_metal):
+        with forced(launch_on_metal):
             yield
     finally:
         _counting = False
@@ -166,6 +104,16 @@ def as_on_metal() -> Iterator[None]:
 def on_metal() -> bool:
     """Whether arrays are computed on a Metal GPU."""
     return mx.default_device().type == mx.DeviceType.gpu and mx.metal.is_available()
+
+
+def on_cuda() -> bool:
+    """Whether arrays are computed on an NVIDIA GPU."""
+    return mx.default_device().type == mx.DeviceType.gpu and mx.cuda.is_available()
+
+
+def has_kernels() -> bool:
+    """Whether arrays are computed where our kernels can run."""
+    return on_metal() or on_cuda()
 
 
 def plans_for_metal() -> bool:
@@ -189,13 +137,14 @@ def uses_kernels(operation: Operation, *arguments: Any) -> bool:
         if _met is not None and operation.has_choice:
             _meet(operation.name, {CUSTOM: operation}, arguments)
         return True
-    if not on_metal() or os.environ.get(SWITCH) == "0":
+    if not has_kernels() or os.environ.get(SWITCH) == "0":
         return False
     key = (operation.name, *map(_kind, arguments))
     if key not in _trials:
         wanted = CUSTOM
         if operation.has_choice:
-            wanted = _choice(operation.name, {CUSTOM: operation}, arguments, CUSTOM)
+            usual = CUSTOM if on_metal() else STOCK
+            wanted = _choice(operation.name, {CUSTOM: operation}, arguments, usual)
         _trials[key] = wanted != STOCK and passes_trial(operation, *arguments)
     return _trials[key]
 
@@ -270,7 +219,7 @@ def trials() -> dict[str, bool]:
 
 
 def passes_trial(operation: Operation, *arguments: Any) -> bool:
-    """Compute the operation once both ways. Where they differ or Metal fails, warn and say False.
+    """Compute the operation once both ways. Where they differ or it fails, warn and say False.
 
     MLX compiles and runs a kernel only when its outputs are evaluated, so without this a failure
     would end a generation in the middle.
@@ -280,11 +229,11 @@ def passes_trial(operation: Operation, *arguments: Any) -> bool:
         got = operation.kernels(*trial)
         mx.eval(*got)
     except (RuntimeError, ValueError) as error:
-        logger.warning("Metal kernel %s fails, MLX's own is used: %s", operation.name, error)
+        logger.warning("kernel %s fails, MLX's own is used: %s", operation.name, error)
         return False
     want = operation.twin(*trial)
     if not all(map(agree, got, want)):
-        logger.warning("Metal kernel %s is wrong here, MLX's own is used", operation.name)
+        logger.warning("kernel %s is wrong here, MLX's own is used", operation.name)
         return False
     return True
 

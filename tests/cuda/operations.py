@@ -209,6 +209,13 @@ CASES: dict[str, Callable[[mx.Dtype], Calls]] = {
     )
 }
 
+# The others launch MLX's products, or what was chosen for them, or nothing.
+WITH_KERNELS = [
+    name
+    for name in CASES
+    if name not in ("linear", "expectation", "gated_products", "down_products", "prepared")
+]
+
 
 def computed(calls: Calls, *, wide: bool = False) -> tuple[mx.array, ...]:
     """All results, one after another; `wide` gives the same numbers as float32."""

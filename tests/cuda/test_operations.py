@@ -8,8 +8,8 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from operations import CASES, Calls, computed
-from places import Place, on_the_cpu, relative_error
-from tolerances import ON_ANOTHER_DEVICE
+from places import Outputs, Place, on_the_cpu, relative_error
+from tolerances import LONG_SUMS_ON_A_CPU, ON_ANOTHER_DEVICE
 
 from mlx_diffusiongemma import kernels
 from mlx_diffusiongemma.kernels import reference
@@ -26,28 +26,42 @@ def name_of(dtype: mx.Dtype) -> str:
 each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=name_of)
 
 
-def hold(place: Place, calls: Callable[[mx.Dtype], Calls], dtype: mx.Dtype) -> None:
+def hold(
+    place: Place, calls: Callable[[mx.Dtype], Calls], dtype: mx.Dtype, near: float = 0.0
+) -> None:
     """Held against float32 on the CPU, from the same numbers in `dtype`.
 
-    Integers and truths are the same, floats within what `dtype` rounds.
+    Integers and truths are the same, floats within what `dtype` rounds, or no farther than `near`.
     """
     got = place.outputs(lambda: computed(calls(dtype)))
     want = on_the_cpu(lambda: computed(calls(dtype), wide=True))
+    compare(place, got, want, dtype, near)
+
+
+def compare(place: Place, got: Outputs, want: Outputs, dtype: mx.Dtype, near: float = 0.0) -> None:
+    """See `hold`."""
     assert len(got) == len(want) > 0
     worst = 0.0
     for index, (one, other) in enumerate(zip(got, want, strict=True)):
         if other.dtype == np.float32:
-            worst = max(worst, relative_error(one, other))
+            if not _is_near(one, other, near):
+                worst = max(worst, relative_error(one, other))
         else:
             np.testing.assert_array_equal(one, other, err_msg=f"output {index}")
     place.measured("relative_error", worst)
     assert worst <= ON_ANOTHER_DEVICE[name_of(dtype)]
 
 
+def _is_near(one: np.ndarray, other: np.ndarray, near: float) -> bool:
+    with np.errstate(invalid="ignore"):
+        return one.shape == other.shape and bool(np.all(np.abs(one - other) <= near))
+
+
 @each_dtype
 @pytest.mark.parametrize("name", CASES)
 def test_an_operation_computes_what_the_cpu_computes(place, name, dtype):
-    hold(place, CASES[name], dtype)
+    near = LONG_SUMS_ON_A_CPU.get(name, 0.0) if place.is_gpu else 0.0
+    hold(place, CASES[name], dtype, near)
 
 
 def test_every_operation_has_a_case():

@@ -150,11 +150,12 @@ def language_flags() -> list[str]:
 
 
 @cache
-def _precompiled_preamble(mode: str) -> Path:
-    header = _cached(".h", PREAMBLE)
-    header.write_text(PREAMBLE)
+def _precompiled(preamble: str, mode: str) -> Path:
+    header = _cached(".h", preamble)
+    header.write_text(preamble)
     flags = [*language_flags(), *MODES[mode], *_BY_CONTENT, "-x", "c++-header"]
-    return _produce(_cached(".pch", mode, MODES[mode], _LANGUAGE), clang(), *flags, header, "-o")
+    target = _cached(".pch", preamble, mode, MODES[mode], _LANGUAGE)
+    return _produce(target, clang(), *flags, header, "-o")
 
 
 @cache
@@ -175,15 +176,15 @@ def _runtime() -> ctypes.CDLL:
 _libraries: dict[Path, ctypes.CDLL] = {}
 
 
-def build(source: str, mode: str) -> tuple[ctypes.CDLL, Path]:
+def build(source: str, mode: str, preamble: str = PREAMBLE) -> tuple[ctypes.CDLL, Path]:
     """Compile and load a translated kernel; CompileError with the compiler's words if it fails."""
     _runtime()
-    target = _cached(".so", source, mode, MODES[mode], _LANGUAGE)
+    target = _cached(".so", preamble, source, mode, MODES[mode], _LANGUAGE)
     if target not in _libraries:
         if not target.exists():
             text = target.with_suffix(".cpp")
             text.write_text(source)
-            compiled = ["-include-pch", _precompiled_preamble(mode), "-c", text, "-o"]
+            compiled = ["-include-pch", _precompiled(preamble, mode), "-c", text, "-o"]
             flags = [*language_flags(), *MODES[mode], *_BY_CONTENT]
             item = _produce(target.with_suffix(".o"), clang(), *flags, *compiled)
             # By the linker itself, quicker than by clang. What is missing, the runtime has.

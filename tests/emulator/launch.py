@@ -4,6 +4,7 @@ import ctypes
 import math
 import mmap
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -49,7 +50,7 @@ class _Launch(ctypes.Structure):
     ]
 
 
-class _Buffer:
+class Buffer:
     """Memory between two pages that nobody may touch, up against the second one."""
 
     def __init__(self, name: str, size: int, access: int):
@@ -108,27 +109,66 @@ def run(
     )
     unit = translate(call, for_types=False)
     _check_limits(call, len(unit.buffers))
-    library, path = build(unit.source, mode)
     names = [buffer.name for buffer in unit.buffers]
     buffers = _input_buffers(call, iter(names))
     outputs = []
     for name, shape, dtype in zip(names[len(buffers) :], output_shapes, output_dtypes, strict=True):
         access = _OUTPUT_WITH_GAPS if name in may_have_gaps else _OUTPUT
-        buffer = _Buffer(name, math.prod(shape) * dtype.size, access)
+        buffer = Buffer(name, math.prod(shape) * dtype.size, access)
         fill = None if init_value is None else mx.full(shape, init_value, dtype=dtype)
-        buffer.bytes()[:] = _POISON if fill is None else _flat_bytes(fill)
+        buffer.bytes()[:] = _POISON if fill is None else flat_bytes(fill)
         outputs.append(buffer)
-    launch = _describe(call, [*buffers, *outputs])
-    launch.checked = mode == "checked"
-    launch.schedule = SCHEDULES.index(schedule)
+    launch = _describe(grid, threadgroup, [*buffers, *outputs])
     launch.initialised = init_value is not None
-    launch.seed, launch.timeout_seconds = seed, timeout_s
-    if library.emu_launch(ctypes.byref(launch)):
-        raise MetalError(_message(launch, path))
+    start(launch, build(unit.source, mode), mode, schedule, seed, timeout_s)
     return [
         _array(buffer, shape, dtype)
         for buffer, shape, dtype in zip(outputs, output_shapes, output_dtypes, strict=True)
     ]
+
+
+def run_compiled(
+    built: tuple[ctypes.CDLL, Path],
+    inputs: Sequence[tuple[str, np.ndarray[Any, Any]]],
+    outputs: Sequence[tuple[str, Sequence[int], mx.Dtype]],
+    *,
+    grid: tuple[int, int, int],
+    threadgroup: tuple[int, int, int],
+    mode: str,
+    schedule: str,
+    seed: int,
+) -> list[mx.array]:
+    """The outputs of a kernel that was compiled already, from the bytes of its inputs."""
+    given, made = [], []
+    for name, data in inputs:
+        given.append(Buffer(name, data.nbytes, _INPUT))
+        given[-1].bytes()[:] = data.reshape(-1).view(np.uint8)
+    for name, shape, dtype in outputs:
+        made.append(Buffer(name, math.prod(shape) * dtype.size, _OUTPUT))
+        made[-1].bytes()[:] = _POISON
+    launch = _describe(grid, threadgroup, [*given, *made])
+    start(launch, built, mode, schedule, seed)
+    return [
+        _array(buffer, shape, dtype)
+        for buffer, (_, shape, dtype) in zip(made, outputs, strict=True)
+    ]
+
+
+def start(
+    launch: _Launch,
+    built: tuple[ctypes.CDLL, Path],
+    mode: str,
+    schedule: str,
+    seed: int,
+    timeout_s: int = 60,
+) -> None:
+    """Run one dispatch to its end; MetalError says what went wrong in it."""
+    library, path = built
+    launch.checked = mode == "checked"
+    launch.schedule = SCHEDULES.index(schedule)
+    launch.seed, launch.timeout_seconds = seed, timeout_s
+    if library.emu_launch(ctypes.byref(launch)):
+        raise MetalError(_message(launch, path))
 
 
 def _check_limits(call: Call, buffers: int) -> None:
@@ -139,18 +179,18 @@ def _check_limits(call: Call, buffers: int) -> None:
         raise MetalError(f"{buffers} buffers, Metal allows {MAX_BUFFERS}")
 
 
-def _input_buffers(call: Call, names: Any) -> list[_Buffer]:
+def _input_buffers(call: Call, names: Any) -> list[Buffer]:
     """Each input, followed by those of its shape, strides and dimensions that the source names."""
     buffers = []
 
     def add(data: np.ndarray[Any, Any]) -> None:
-        buffer = _Buffer(next(names), data.nbytes, _INPUT)
+        buffer = Buffer(next(names), data.nbytes, _INPUT)
         buffer.bytes()[:] = data.reshape(-1).view(np.uint8)
         buffers.append(buffer)
 
     for array, asks in zip(call.inputs, call.asks, strict=True):
         if call.row_contiguous or array.ndim == 0:
-            data, strides = _flat_bytes(array), _row_strides(array.shape)
+            data, strides = flat_bytes(array), _row_strides(array.shape)
         else:
             data, strides = _as_it_lies(array)
         add(data)
@@ -166,7 +206,8 @@ def _row_strides(shape: Sequence[int]) -> list[int]:
     return [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
 
 
-def _flat_bytes(array: mx.array) -> np.ndarray[Any, Any]:
+def flat_bytes(array: mx.array) -> np.ndarray[Any, Any]:
+    """An array's memory, in the order of its rows."""
     flat = mx.contiguous(array).reshape(-1)
     if array.dtype == mx.bool_:
         return np.array(flat).view(np.uint8)
@@ -187,10 +228,12 @@ def _as_bits(array: mx.array) -> mx.array:
     return array.view(_BITS[array.dtype.size])
 
 
-def _describe(call: Call, buffers: list[_Buffer]) -> _Launch:
+def _describe(
+    grid: tuple[int, int, int], threadgroup: tuple[int, int, int], buffers: list[Buffer]
+) -> _Launch:
     launch = _Launch()
     count = len(buffers)
-    launch.grid[:], launch.threadgroup[:] = call.grid, call.threadgroup
+    launch.grid[:], launch.threadgroup[:] = grid, threadgroup
     launch.buffers = (ctypes.c_void_p * count)(*[buffer.address for buffer in buffers])
     launch.sizes = (ctypes.c_size_t * count)(*[buffer.size for buffer in buffers])
     launch.access = (ctypes.c_uint8 * count)(*[buffer.access for buffer in buffers])
@@ -199,7 +242,7 @@ def _describe(call: Call, buffers: list[_Buffer]) -> _Launch:
     return launch
 
 
-def _message(launch: _Launch, library: Any) -> str:
+def _message(launch: _Launch, library: Path) -> str:
     text = launch.fault.decode()
     if launch.fault_address:
         place = source_line(library, launch.fault_address - launch.image_begin - 1)
@@ -207,7 +250,7 @@ def _message(launch: _Launch, library: Any) -> str:
     return text
 
 
-def _array(buffer: _Buffer, shape: Sequence[int], dtype: mx.Dtype) -> mx.array:
+def _array(buffer: Buffer, shape: Sequence[int], dtype: mx.Dtype) -> mx.array:
     data = mx.array(buffer.bytes().copy())
     if dtype == mx.bool_:
         return data.astype(mx.bool_).reshape(shape)

@@ -40,7 +40,7 @@ _ATTRIBUTES = {
     "threads_per_simdgroup": "32u",
     "threads_per_threadgroup": "size",
 }
-_LAUNCHER = """
+LAUNCHER = """
 #line 1 "launcher"
 extern "C" __attribute__((visibility("hidden"))) char __ehdr_start[];
 extern "C" __attribute__((visibility("hidden"))) char _end[];
@@ -89,7 +89,7 @@ class Unit:
 
 def translate(call: Call, *, for_types: bool) -> Unit:
     """The C++ of a call; with `for_types` only to be compiled, else with a launcher."""
-    source = _blank_comments(call.source)
+    source = blank_comments(call.source)
     signature = source.index(f"[[kernel]] void {call.name}(\n")
     opening = source.index(") {\n", signature)
     body_start = opening + len(") {\n")
@@ -112,7 +112,7 @@ def translate(call: Call, *, for_types: bool) -> Unit:
             _floats(header),
             source[head_start:body_start],
             f'#line 1 "{title}.body"',
-            _floats(_threadgroup_variables(body)),
+            _floats(threadgroup_variables(body)),
         )
     )
     function = call.name + arguments
@@ -120,7 +120,7 @@ def translate(call: Call, *, for_types: bool) -> Unit:
         ending = f"template decltype({function}) {function};\n" if arguments else ""
     else:
         values = ", ".join(_argument(parameter) for parameter in parameters)
-        ending = _LAUNCHER.format(function=function, arguments=values)
+        ending = LAUNCHER.format(function=function, arguments=values)
     buffers = [parameter for parameter in parameters if parameter.attribute == "buffer"]
     return Unit(rewritten + "\n" + ending, body, buffers)
 
@@ -141,7 +141,8 @@ def _argument(parameter: Parameter) -> str:
     return f"({parameter.type}){buffer}"
 
 
-def _blank_comments(source: str) -> str:
+def blank_comments(source: str) -> str:
+    """The same lines without what comments say."""
     return _COMMENT.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), source)
 
 
@@ -150,7 +151,7 @@ def _floats(source: str) -> str:
     return _FLOAT.sub(r"\1f", source)
 
 
-def _threadgroup_variables(body: str) -> str:
+def threadgroup_variables(body: str) -> str:
     """`threadgroup T a[N], b;` becomes references into the arena, on the same lines."""
     count = 0
 

@@ -8,7 +8,7 @@ import emulator
 import mlx.core as mx
 import pytest
 
-from mlx_diffusiongemma.kernels import dispatch
+from mlx_diffusiongemma.kernels import cuda, dispatch
 from mlx_diffusiongemma.kernels.dispatch import Kernel, Launch
 
 # Every way to run a kernel: checked in three orders, and the two that only compute.
@@ -42,6 +42,14 @@ def run(
         outputs: Sequence[mx.array] = kernel(**launch.arguments())
         return outputs
     return emulator.run(kernel, mode=mode, schedule=schedule, seed=seed, **launch.arguments())
+
+
+def run_as_cuda(
+    launch: Launch, mode: str = "checked", schedule: str = "in order", seed: int = 0
+) -> Sequence[mx.array]:
+    """The outputs of what would be launched on an NVIDIA GPU, on the CPU."""
+    source, arguments = cuda.source(launch), cuda.arguments(launch)
+    return emulator.cuda.run(source, arguments, mode, schedule, seed)
 
 
 def forced(mode: str = "checked", schedule: str = "in order") -> AbstractContextManager[None]:

@@ -17,12 +17,6 @@
 #define thread
 #define kernel
 
-// The emulator's own functions are not instrumented: what they touch is not the kernel's memory.
-#define EMU_UNCHECKED __attribute__((no_sanitize("thread")))
-// A default argument in front of which the caller's line is noted.
-#define EMU_SITE(name) \
-  EmuSite site = EmuSite { name, __builtin_FILE(), __builtin_LINE() }
-
 typedef unsigned char uchar;
 typedef unsigned short ushort;
 typedef unsigned int uint;
