@@ -18,6 +18,7 @@ from mlx_diffusiongemma.version import __version__
 
 if TYPE_CHECKING:
     from mlx_diffusiongemma.batch import BatchAnswer, BatchRequest
+    from mlx_diffusiongemma.choosing import ChoiceResult, ChoiceStats
     from mlx_diffusiongemma.constraints import CanvasConstraint
     from mlx_diffusiongemma.draws import (
         Draws,
@@ -59,6 +60,7 @@ require_backend()
 
 _HOME = {
     "batch": ("BatchAnswer", "BatchRequest"),
+    "choosing": ("ChoiceResult", "ChoiceStats"),
     "constraints": ("CanvasConstraint",),
     "draws": ("Draws", "DrawTrace", "RecordingDraws", "ReplayedDraws", "SeededDraws"),
     "errors": (
@@ -97,6 +99,8 @@ __all__ = [
     "BlockCommitted",
     "CanvasConstraint",
     "CheckpointError",
+    "ChoiceResult",
+    "ChoiceStats",
     "ConfigError",
     "ConstraintError",
     "ConversionError",

@@ -20,6 +20,7 @@ from mlx_diffusiongemma.events import GenerationResult
 from mlx_diffusiongemma.options import GenerationOptions
 from mlx_diffusiongemma.passes import Answer, Evaluate, Predict, Read
 from mlx_diffusiongemma.prefix_cache import read_together
+from mlx_diffusiongemma.ranges import Range
 from mlx_diffusiongemma.responder import Prompt, Responder
 from mlx_diffusiongemma.turns import turn
 from mlx_diffusiongemma.writing import Writing
@@ -32,6 +33,21 @@ class BatchRequest:
     prompt: Prompt
     options: GenerationOptions = field(default_factory=GenerationOptions)
     draws: Draws | None = None
+
+
+def requests_for(
+    prompts: Sequence[Prompt], options: GenerationOptions | Sequence[GenerationOptions]
+) -> list[BatchRequest]:
+    """One request for each prompt; ConfigError when the options are not one for all or for each."""
+    if isinstance(prompts, str):
+        raise ConfigError(f"prompts is {prompts!r}", hint="give a list of prompts")
+    given = [options] * len(prompts) if isinstance(options, GenerationOptions) else options
+    if len(given) != len(prompts):
+        raise ConfigError(
+            f"{len(given)} options are given for {len(prompts)} prompts",
+            hint="give one GenerationOptions for all, or one for each",
+        )
+    return list(map(BatchRequest, prompts, given))
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,6 +110,7 @@ class Batch:
     """Answers requests, at most `rows` at a time. Iterate over `answers`."""
 
     def __init__(self, responder: Responder, requests: Iterable[BatchRequest], rows: int):
+        Range(1, integer=True).check("rows", rows)
         self._responder = responder
         self._waiting = enumerate(requests)
         self._most = rows

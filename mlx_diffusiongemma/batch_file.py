@@ -25,6 +25,15 @@ _OTHERS = ("prompt", "messages", "id")
 
 
 @dataclass(frozen=True, eq=False)
+class RowAnswer:
+    """A `BatchAnswer` whose outcome is anything that has a `to_dict`, or an error."""
+
+    index: int
+    outcome: Any
+    passes: int
+
+
+@dataclass(frozen=True, eq=False)
 class FileRow:
     """One line of the prompts.
 
@@ -223,7 +232,7 @@ def _begins(row: FileRow, part: bytes) -> bool:
 
 def answer_rows(
     out: AnswerFile,
-    stream_batch: Callable[[Iterator[BatchRequest]], Iterator[BatchAnswer]],
+    stream_batch: Callable[[Iterator[BatchRequest]], Iterator[BatchAnswer | RowAnswer]],
 ) -> Iterator[int]:
     """Answer the rows that have no line in `out` yet; yields how many passes that took so far."""
     asked: list[FileRow] = []

@@ -60,7 +60,7 @@ class Responder:
         pad = self.tokenizer.pad_token_id
         return Vocabulary.of(
             self.tokenizer.bytes_by_id(self.model.config.vocab_size),
-            end_ids=self._end_ids,
+            end_ids=self.end_ids,
             padding_ids=frozenset() if pad is None else frozenset({pad}),
         )
 
@@ -71,7 +71,8 @@ class Responder:
         return Digester(table, norms_of(table), self.model.compute_dtype)
 
     @property
-    def _end_ids(self) -> frozenset[int]:
+    def end_ids(self) -> frozenset[int]:
+        """The tokens that end an answer."""
         return self.generation_config.eos_token_ids | self.tokenizer.eos_token_ids
 
     def encode(self, prompt: Prompt, options: GenerationOptions) -> list[int]:
@@ -133,10 +134,7 @@ class Responder:
         """An answer whose loop has yet to take its first step; within a turn, as it may measure."""
         seed = secrets.randbits(32) if options.seed is None else options.seed
         cache = PrefixCache(self.model) if cache is None else cache
-        if self.range_check is not None and prompt_ids and self.range_check.on_prompt(prompt_ids):
-            cache.clear()
-            for made_of_weights in "identity", "digester":
-                vars(self).pop(made_of_weights, None)
+        self.check_range(prompt_ids, cache)
         plan = self._plan(options, len(prompt_ids))
         draws = draws or SeededDraws(seed)
         cost = None if options.constraint is None else ConstraintCost()
@@ -150,6 +148,13 @@ class Responder:
             load_seconds=self.load_seconds,
             constraint_cost=cost,
         )
+
+    def check_range(self, prompt_ids: Sequence[int], cache: PrefixCache) -> None:
+        """Let the first prompt decide on the compute dtype, where that is still open."""
+        if self.range_check is not None and prompt_ids and self.range_check.on_prompt(prompt_ids):
+            cache.clear()
+            for made_of_weights in "identity", "digester":
+                vars(self).pop(made_of_weights, None)
 
     def _plan(self, options: GenerationOptions, prompt_tokens: int) -> Plan:
         """What "auto" and a deadline come to for this prompt; measures what is not known yet."""
@@ -179,7 +184,7 @@ class Responder:
         cost: ConstraintCost | None,
     ) -> Generator[Pass | TokenEvent, Answer, None]:
         """Passes and events of one answer in token ids."""
-        ends = self._end_ids
+        ends = self.end_ids
         if plan.mode == "ar":
             return token_loop(
                 self.model.config,

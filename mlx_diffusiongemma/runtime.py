@@ -13,8 +13,9 @@ import mlx.core as mx
 from mlx.utils import tree_flatten
 
 from mlx_diffusiongemma import device, hub
-from mlx_diffusiongemma.batch import Batch, BatchAnswer, BatchRequest
+from mlx_diffusiongemma.batch import Batch, BatchAnswer, BatchRequest, requests_for
 from mlx_diffusiongemma.checkpoint import plan_tensors, read_tensors
+from mlx_diffusiongemma.choosing import NOISES, ChoiceResult, choose
 from mlx_diffusiongemma.config import (
     GenerationConfig,
     ModelConfig,
@@ -22,7 +23,7 @@ from mlx_diffusiongemma.config import (
     read_generation_config,
 )
 from mlx_diffusiongemma.draws import Draws
-from mlx_diffusiongemma.errors import ConfigError, DGemmaError
+from mlx_diffusiongemma.errors import DGemmaError
 from mlx_diffusiongemma.events import Event, GenerationResult
 from mlx_diffusiongemma.model import DiffusionGemma
 from mlx_diffusiongemma.model.experts import probe_experts
@@ -204,6 +205,34 @@ class Runtime:
         """
         return in_background(lambda: self.stream(prompt, options, draws=draws))
 
+    def choose(
+        self,
+        prompt: Prompt,
+        choices: Sequence[str],
+        *,
+        seed: int = 0,
+        noises: int = NOISES,
+        chat_template: bool = True,
+    ) -> ChoiceResult:
+        """Which of some texts the model would answer with, and how probable each one is.
+
+        Nothing is generated: one pass over short canvases sees where the choices part, see
+        docs/constraints.md.
+
+        Args:
+            prompt, chat_template: as for `stream`.
+            choices: two texts or more, all different, none longer than a canvas.
+            seed: of the noise that the model sees behind what is written.
+            noises: how many noises are averaged, in the same pass.
+
+        Raises:
+            ConstraintError: the choices are none to choose from; it names one.
+        """
+        responder = self._responder
+        return choose(
+            responder, prompt, choices, seed=seed, noises=noises, chat_template=chat_template
+        )
+
     def generate_batch(
         self,
         prompts: Sequence[Prompt],
@@ -226,15 +255,7 @@ class Runtime:
             ConfigError: `prompts` is one text, `options` are not as many as the prompts, or `rows`
                 is no number of rows.
         """
-        if isinstance(prompts, str):
-            raise ConfigError(f"prompts is {prompts!r}", hint="give a list of prompts")
-        given = [options] * len(prompts) if isinstance(options, GenerationOptions) else options
-        if len(given) != len(prompts):
-            raise ConfigError(
-                f"{len(given)} options are given for {len(prompts)} prompts",
-                hint="give one GenerationOptions for all, or one for each",
-            )
-        requests = map(BatchRequest, prompts, given)
+        requests = requests_for(prompts, options)
         answers = {answer.index: answer for answer in self.stream_batch(requests, rows=rows)}
         return [answers[index].outcome for index in range(len(prompts))]
 
@@ -249,8 +270,6 @@ class Runtime:
         Yields:
             A `BatchAnswer` for each, in the order in which they end.
         """
-        if rows is not None and (isinstance(rows, bool) or not isinstance(rows, int) or rows < 1):
-            raise ConfigError(f"rows is {rows!r}", hint="rows must be an integer of 1 or more")
         most = self._rows_that_fit() if rows is None else rows
         return Batch(self._responder, requests, most).answers()
 

@@ -158,6 +158,12 @@ class Tokenizer:
         shown = (self.bytes_of(i) for i in token_ids if i not in self.special_token_ids)
         return b"".join(shown).decode("utf-8", "replace")
 
+    # Text -> token ids -----------------------------------------------------------------------
+
+    def encode_text(self, text: str) -> list[int]:
+        """The tokens that write a text as an answer: nothing is put before it or behind it."""
+        return self._encode(text)
+
     # Prompts -> token ids --------------------------------------------------------------------
 
     def encode_prompt(

@@ -27,10 +27,10 @@ LAYERS = [
     "sampling", "draws", "stopping", "acceptance", "passes", "denoising",
     "prefix_cache", "generation", "autoregressive",
     "text", "answer", "prompt_cache", "turns", "pace",
-    "writing", "range_check", "responder", "batch", "batch_file", "session_memory", "session",
+    "writing", "range_check", "responder", "choosing",
+    "batch", "batch_file", "session_memory", "session",
     "checkpoint", "summary", "device", "weights",
-    "hub_cache", "hub_refusals", "hub", "hub_remote",
-    "runtime", "device_report",
+    "hub_cache", "hub_refusals", "hub", "hub_remote", "runtime", "device_report",
     "convert", "parity", "bench",
     "cli", "__init__", "__main__",
 ]

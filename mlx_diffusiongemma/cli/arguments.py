@@ -237,10 +237,11 @@ def check_watch(watch: bool, options: GenerationOptions) -> None:
 
 def _with_flags(message: str) -> str:
     fields = "|".join(name for name in _FIELDS if name != "constraint")
-    return re.sub(rf"\b({fields})\b", lambda match: _flag(match[0]), message)
+    return re.sub(rf"\b({fields})\b", lambda match: flag(match[0]), message)
 
 
-def _flag(field: str) -> str:
+def flag(field: str) -> str:
+    """The flag that sets a field of `GenerationOptions`."""
     return _SHORT_FLAGS.get(field, "--" + field.replace("_", "-"))
 
 

@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -10,18 +10,26 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
 from mlx_diffusiongemma.cli.batch_flags import Job
+from mlx_diffusiongemma.cli.choice import choosing
 from mlx_diffusiongemma.cli.console import is_live, note, say, stderr
 from mlx_diffusiongemma.options import GenerationOptions
 
 if TYPE_CHECKING:
+    from mlx_diffusiongemma.batch import BatchAnswer, BatchRequest
+    from mlx_diffusiongemma.batch_file import RowAnswer
     from mlx_diffusiongemma.runtime import Runtime
 
 _LINE_PERCENT = 10  # without a terminal there is a line for each of these
 _SHOWN_LINES = 5
 
 
-def run_job(job: Job, options: GenerationOptions, load: Callable[[], "Runtime"]) -> None:
-    """Answer the prompts of a file; exit code 1 when some of them failed."""
+def run_job(
+    job: Job,
+    options: GenerationOptions,
+    load: Callable[[], "Runtime"],
+    choices: Sequence[str] | None = None,
+) -> None:
+    """Answer the prompts of a file, or choose for each; exit code 1 when some of them failed."""
     from mlx_diffusiongemma.batch_file import AnswerFile, answer_rows, read_rows
 
     content = job.prompts.read_bytes()  # what is missing is said before a model is loaded
@@ -32,9 +40,8 @@ def run_job(job: Job, options: GenerationOptions, load: Callable[[], "Runtime"])
         if before:
             note(f"`{job.out}` has {before} of {len(rows)} answers, which stay")
         with _Progress(len(rows), before) as progress:
-            stream_batch = partial(runtime.stream_batch, rows=job.rows)
             try:
-                for so_far in answer_rows(answers, stream_batch):
+                for so_far in answer_rows(answers, _way(runtime, job, choices)):
                     passes = so_far
                     progress.update(answers.done)
             except KeyboardInterrupt:
@@ -48,6 +55,14 @@ def run_job(job: Job, options: GenerationOptions, load: Callable[[], "Runtime"])
             more = ", ..." if len(answers.failed) > _SHOWN_LINES else ""
             note(f"{len(answers.failed)} of {len(rows)} failed: `{job.prompts}` line {lines}{more}")
             raise typer.Exit(1)
+
+
+def _way(
+    runtime: "Runtime", job: Job, choices: Sequence[str] | None
+) -> "Callable[[Iterator[BatchRequest]], Iterator[BatchAnswer | RowAnswer]]":
+    if choices is not None:
+        return choosing(runtime, choices)
+    return partial(runtime.stream_batch, rows=job.rows)
 
 
 class _Progress(contextlib.AbstractContextManager["_Progress"]):

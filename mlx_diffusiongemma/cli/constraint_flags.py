@@ -32,7 +32,8 @@ Choices = Annotated[
     typer.Option(
         "--choices",
         metavar="TEXT",
-        help="Write one of these texts; give it once for each.",
+        help="Write the most probable of these texts, read off the model in one pass; give it once "
+        "for each. Probabilities are in --stats, --json and --report.",
         show_default=False,
     ),
 ]

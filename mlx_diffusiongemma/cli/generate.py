@@ -3,11 +3,11 @@
 import sys
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mlx_diffusiongemma.cli import arguments, batch_flags, constraint_flags
+from mlx_diffusiongemma.cli import arguments, batch_flags, choice, constraint_flags
 from mlx_diffusiongemma.cli.console import print_json
 from mlx_diffusiongemma.cli.generation_flags import takes_generation_flags
 from mlx_diffusiongemma.cli.loading import open_runtime
@@ -16,7 +16,6 @@ from mlx_diffusiongemma.hub import DEFAULT_MODEL
 from mlx_diffusiongemma.options import GenerationOptions
 
 if TYPE_CHECKING:
-    from mlx_diffusiongemma.events import GenerationResult
     from mlx_diffusiongemma.runtime import Runtime
 
 
@@ -55,26 +54,27 @@ def generate_command(
     constraint = constraint_flags.constraint_of(context.params)
     options = arguments.generation_options({**context.params, "constraint": constraint})
     arguments.check_watch(watch, options)
+    given = choice.choices_of(context.params, options)
     job = batch_flags.job_of(context.params)
     load = partial(open_runtime, model, revision=revision, dtype=dtype, force=force)
     if job is not None:
         from mlx_diffusiongemma.cli.batch_job import run_job
 
-        run_job(job, options, load)
+        run_job(job, options, load, given)
         return
     if prompt is None:
         context.fail("Missing argument 'PROMPT'.")
     messages = _messages(prompt, system, options.chat_template)
     runtime = load()
-    result = _write(
-        runtime, messages, options, prompt_cache_file, text=not as_json, watch=watch, stats=stats
-    )
-    if as_json:
-        print_json(result.to_dict())
+    show = {"as_json": as_json, "stats": stats}
+    if given is None:
+        cost = _write(runtime, messages, options, prompt_cache_file, watch=watch, **show)
+    else:
+        cost = choice.show_choice(runtime, messages, given, options, **show)
     if report is not None:
         from mlx_diffusiongemma.cli.render import write_report
 
-        write_report(report, DEFAULT_MODEL if model is None else model, result)
+        write_report(report, DEFAULT_MODEL if model is None else model, cost)
 
 
 def _write(
@@ -83,11 +83,14 @@ def _write(
     options: GenerationOptions,
     prompt_cache_file: Path | None,
     *,
-    text: bool,
+    as_json: bool,
     watch: bool,
     stats: bool,
-) -> "GenerationResult":
-    """Show the answer as it comes, reading the prompt from its cache file if there is one."""
+) -> dict[str, Any]:
+    """Show the answer as it comes, reading the prompt from its cache file if there is one.
+
+    Returns what the report says.
+    """
     from mlx_diffusiongemma.cli.prompt_cache import PromptCacheFile
     from mlx_diffusiongemma.cli.render import show_answer
 
@@ -97,9 +100,13 @@ def _write(
         session = runtime.session()
         file = PromptCacheFile(prompt_cache_file, session)
         events = file.follow(session.stream(messages, options))
-    return show_answer(
-        events, runtime.tokenizer, write_text=text, watch=watch, stats=stats, stop=options.stop
+    stop, text = options.stop, not as_json
+    result = show_answer(
+        events, runtime.tokenizer, write_text=text, watch=watch, stats=stats, stop=stop
     )
+    if as_json:
+        print_json(result.to_dict())
+    return {"finish_reason": result.finish_reason, **result.stats.to_dict()}
 
 
 def _messages(prompt: str, system: str | None, chat_template: bool) -> str | list[dict[str, str]]:

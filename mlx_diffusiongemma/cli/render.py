@@ -3,10 +3,10 @@
 import contextlib
 import json
 import sys
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from rich.text import Text
 
@@ -240,12 +240,7 @@ def _canvases(stats: GenerationStats) -> str:
     return f"{stats.canvases} in {steps}, {early} converged early"
 
 
-def write_report(path: Path, model: str, result: GenerationResult) -> None:
+def write_report(path: Path, model: str, cost: Mapping[str, Any]) -> None:
     """What an answer cost and who made it, as one JSON object in a file; not what it says."""
-    report = {
-        "version": __version__,
-        "model": model,
-        "finish_reason": result.finish_reason,
-        **result.stats.to_dict(),
-    }
+    report = {"version": __version__, "model": model, **cost}
     path.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")

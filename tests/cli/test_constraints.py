@@ -7,13 +7,12 @@ import pytest
 from running import run_command
 
 
-def test_a_schema_a_pattern_choices_and_a_scaffold_hold(tmp_path):
+def test_a_schema_and_a_scaffold_hold(tmp_path):
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
     (tmp_path / "schema.json").write_text(json.dumps(schema))
     (tmp_path / "letter.txt").write_text("Dear <fill:choices:Ada|Bob>,\n<fill:regex:[a-z ]{3,9}>.")
     asked = {
         ("--json-schema", str(tmp_path / "schema.json")): r'\{"n": ?-?\d+\}',
-        ("--choices", "yes", "--choices", "no"): "yes|no",
         ("--scaffold", str(tmp_path / "letter.txt")): r"Dear (Ada|Bob),\n[a-z ]{3,9}\.",
     }
     for flags, pattern in asked.items():

@@ -66,8 +66,10 @@ def test_a_result_says_what_its_constraint_took_alone_and_in_a_batch():
         GenerationOptions(seed=1, max_tokens=64, max_denoising_steps=4, constraint=constraint),
         GenerationOptions(seed=1, max_tokens=64, max_denoising_steps=4),
     ]
-    alone = runtime.generate("2 + 2 =", options[0])
-    results = [alone, *runtime.generate_batch(["2 + 2 =", "2 + 3 ="], options)]
+    results = [
+        runtime.generate("2 + 2 =", options[0]),
+        *runtime.generate_batch(["2 + 2 =", "2 + 3 ="], options),
+    ]
     for result in results[:2]:
         stats = result.stats
         assert 0 < stats.constraint_seconds < stats.denoising_seconds
@@ -76,6 +78,5 @@ def test_a_result_says_what_its_constraint_took_alone_and_in_a_batch():
         per_step = 1000 * stats.constraint_seconds / sum(stats.denoising_steps)
         assert shown.startswith(f"{stats.constraint_seconds:.2f} s ({per_step:.1f} ms a step)")
         assert stats.to_dict()["constraint_seconds"] == stats.constraint_seconds
-    assert alone.stats.constraint_preparation_seconds < alone.stats.prefill_seconds
     assert results[2].stats.constraint_seconds is None
     assert "constraint" not in dict(stats_rows(results[2]))
