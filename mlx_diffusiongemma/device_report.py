@@ -13,14 +13,12 @@ import mlx.core as mx
 
 from mlx_diffusiongemma import device, hub
 from mlx_diffusiongemma.backend import back_ends
-from mlx_diffusiongemma.denoising import denoise
-from mlx_diffusiongemma.draws import SeededDraws
+from mlx_diffusiongemma.first_use import build_two_steps
 from mlx_diffusiongemma.kernels import dispatch
-from mlx_diffusiongemma.options import SamplerSettings
 from mlx_diffusiongemma.runtime import load_model
 from mlx_diffusiongemma.version import __version__
 
-_LONG_PROMPT = 600  # tokens: kernels of long prompts begin at 513
+_HELD = "each was held against MLX's own operations before it was used"
 
 
 @dataclass(frozen=True)
@@ -64,7 +62,7 @@ class DeviceReport:
 
 
 def describe_device() -> DeviceReport:
-    """Ask MLX; with Metal the demo model runs once, to see which kernels pass their trial."""
+    """Ask MLX; on a GPU the kernels that the demo model meets have their trial."""
     info = mx.device_info()
     kind = _kind()
     dtype, reason = _dtype(kind)
@@ -108,30 +106,20 @@ def _dtype(kind: str) -> tuple[str | None, str]:
 
 
 def _kernels() -> KernelReport:
-    if not dispatch.on_metal():
-        return KernelReport((), (), "they are written for Metal; MLX's own operations compute")
+    if not dispatch.has_kernels():
+        return KernelReport((), (), "they are written for GPUs; MLX's own operations compute")
     if os.environ.get(dispatch.SWITCH) == "0":
         return KernelReport((), (), f"{dispatch.SWITCH}=0 switches them off")
-    _run_demo()
+    _try_demo()
     trials = dispatch.trials()
     return KernelReport(
         used=tuple(sorted(name for name, passed in trials.items() if passed)),
         failed=tuple(sorted(name for name, passed in trials.items() if not passed)),
-        reason="each was held against MLX's own operations before it was used",
+        reason=_HELD if trials else "MLX's own operations were chosen",
     )
 
 
-def _run_demo() -> None:
-    """Two steps after a long prompt: every operation that has kernels runs."""
-    model = load_model(hub.DEMO)
-    cache = model.make_cache()
-    model.prefill(mx.full((1, _LONG_PROMPT), 3, mx.int32), cache, _LONG_PROMPT)
-    steps = denoise(
-        lambda canvas, previous: model.denoise(canvas, cache, previous),
-        SeededDraws(0),
-        SamplerSettings(max_denoising_steps=2),
-        canvas_length=model.config.canvas_length,
-        vocab_size=model.config.vocab_size,
-    )
-    for _ in steps:
-        pass
+def _try_demo() -> None:
+    """In the dtype of its checkpoint, and in those that models have here."""
+    for dtype in (None, _dtype(_kind())[0] or "bfloat16"):
+        build_two_steps(load_model(hub.DEMO, dtype=dtype))

@@ -12,7 +12,7 @@ from pathlib import Path
 import mlx.core as mx
 from mlx.utils import tree_flatten
 
-from mlx_diffusiongemma import device, hub
+from mlx_diffusiongemma import device, first_use, hub
 from mlx_diffusiongemma.batch import Batch, BatchAnswer, BatchRequest, requests_for
 from mlx_diffusiongemma.checkpoint import plan_tensors, read_tensors
 from mlx_diffusiongemma.choosing import NOISES, ChoiceResult, choose
@@ -47,6 +47,7 @@ def load(
     dtype: str | None = None,
     force: bool = False,
     max_context: int | None = None,
+    measure: bool = True,
     on_plan: Callable[[hub.DownloadPlan], None] | None = None,
     progress: Callable[[hub.DownloadProgress], None] | None = None,
 ) -> "Runtime":
@@ -59,6 +60,8 @@ def load(
         dtype: "float32", "float16" or "bfloat16" to compute in; None takes what suits the device.
         force: load even when the memory looks too small.
         max_context: tokens of prompt and answer to make room for in the memory check.
+        measure: on a GPU, time the kernels that this model uses where they were never timed on this
+            machine: once, some seconds; see docs/kernels.md. False leaves the choices as they are.
         on_plan, progress: told what will be downloaded, and how far it is.
 
     Raises:
@@ -76,6 +79,7 @@ def load(
     started = time.perf_counter()
     config, generation_config = read_config(folder), read_generation_config(folder)
     model = load_model(folder, dtype=dtype, force=force, max_context=max_context)
+    first_use.prepare(model, measure=measure)
     tokenizer = Tokenizer.load(folder)
     return Runtime(
         model=model,

@@ -29,7 +29,7 @@ LAYERS = [
     "text", "answer", "prompt_cache", "turns", "pace",
     "writing", "range_check", "responder", "choosing",
     "batch", "batch_file", "session_memory", "session",
-    "checkpoint", "summary", "device", "weights",
+    "first_use", "checkpoint", "summary", "device", "weights",
     "hub_cache", "hub_refusals", "hub", "hub_remote", "runtime", "device_report",
     "convert", "parity", "bench",
     "cli", "__init__", "__main__",

@@ -22,7 +22,7 @@ def kernels_command(
 ) -> None:
     """Time each of our kernels against MLX's own operation, as a step of the released model does.
 
-    Where there is no Metal GPU one line says that there is nothing to time, and the exit code is 0.
+    Where there is no GPU one line says that there is nothing to time, and the exit code is 0.
     """
     if out and not out.parent.is_dir():
         raise ConfigError(f"`{out.parent}` is not a folder", hint="make it first")
@@ -31,8 +31,8 @@ def kernels_command(
     from mlx_diffusiongemma.bench import kernel_times
     from mlx_diffusiongemma.kernels import dispatch, tuning
 
-    if not dispatch.on_metal():
-        note("there are no kernels to time: this machine computes without Metal kernels")
+    if not dispatch.has_kernels():
+        note("there are no kernels to time: this machine computes without a GPU")
         return
     sites = kernel_times.released_sites()
     candidates = {site.name: tuning.candidates_of(site) for site in sites}

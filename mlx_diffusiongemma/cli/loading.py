@@ -32,13 +32,13 @@ def find_model(name: str, revision: str | None) -> Path:
 
 
 def open_runtime(
-    model: str | None, *, revision: str | None, dtype: str | None, force: bool
+    model: str | None, *, revision: str | None, dtype: str | None, force: bool, measure: bool = True
 ) -> "Runtime":
-    """Load `model`, or the default one."""
+    """Load `model`, or the default one. See `runtime.load`."""
     name = hub.DEFAULT_MODEL if model is None else model
     folder = find_model(name, revision)
     spinner = stderr.status(f"loading {name}") if is_live() else contextlib.nullcontext()
     with spinner, ending_at_once():
         from mlx_diffusiongemma import runtime  # seconds: transformers and MLX
 
-        return runtime.load(folder, dtype=dtype, force=force)
+        return runtime.load(folder, dtype=dtype, force=force, measure=measure)

@@ -30,10 +30,12 @@ def tune_command(
     dtype: arguments.Dtype = None,
     force: arguments.Force = False,
 ) -> None:
-    """Time our kernels against MLX's operations on this Mac, as MODEL uses them, and remember.
+    """Time our kernels against MLX's operations on this GPU, as MODEL uses them, and remember.
 
-    A kernel that fails or is wrong is banned; one that wins by 3 % or more is chosen. The file is
-    in the cache folder. DGEMMA_SITES=SITE=CHOICE,... in the environment overrides it.
+    Loading a model does so once for what was never measured here; this measures all anew, after
+    which a seed may give another text. A kernel that fails or is wrong is banned; one that wins by
+    3 % or more is chosen. The file is in the cache folder. DGEMMA_SITES=SITE=CHOICE,... in the
+    environment overrides it.
     """
     if show and reset:
         raise ConfigError("there are both --show and --reset", hint="give one of them")
@@ -48,32 +50,30 @@ def tune_command(
     elif show:
         sites = choices.read(path)
         write_stdout(as_table(sites) if sites else f"nothing is chosen here: {path}\n")
-    elif not dispatch.on_metal():
-        note("there is nothing to tune: this machine computes without Metal kernels")
+    elif not dispatch.has_kernels():
+        note("there is nothing to tune: this machine computes without a GPU")
     else:
-        runtime = open_runtime(model, revision=revision, dtype=dtype, force=force)
+        runtime = open_runtime(model, revision=revision, dtype=dtype, force=force, measure=False)
         with dispatch.meeting() as met:
             # A site is timed with the rows that it meets first: about those of a canvas.
             for words in (runtime.config.canvas_length, _LONG_PROMPT):
                 options = GenerationOptions(max_tokens=_MAX_TOKENS, seed=0)
                 runtime.generate("word " * words, options)
-        found = choices.read(path) | measure(met)
+        found = choices.read(path) | measured(met)
         choices.write(path, found)
         choices.forget()
         write_stdout(as_table(found))
 
 
-def measure(sites: "list[Site]") -> dict[str, dict[str, Any]]:
+def measured(sites: "list[Site]") -> dict[str, dict[str, Any]]:
     """What was found for each site, as the file has it."""
     from mlx_diffusiongemma.kernels import tuning
 
-    found = {}
-    for site in sites:
-        verdict = tuning.tune(tuning.candidates_of(site))
+    found = tuning.verdicts(sites)
+    for site, verdict in found.items():
         for name, reason in verdict.banned.items():
-            note(f"{name} of {site.name} is not used: it {reason}")
-        found[site.name] = verdict.as_fields()
-    return found
+            note(f"{name} of {site} is not used: it {reason}")
+    return {site: verdict.as_fields() for site, verdict in found.items()}
 
 
 def as_table(sites: Mapping[str, dict[str, Any]]) -> str:

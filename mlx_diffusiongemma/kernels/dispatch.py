@@ -49,6 +49,7 @@ class Operation:
     twin: Callable[..., Sequence[mx.array]]
     trial: Callable[..., tuple[Any, ...]]
     has_choice: bool = True  # no: it was chosen already, among others (`choose`)
+    on_cuda: bool = True  # no: its kernels need what only Metal has
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ def _launch_here(launch: Launch) -> Sequence[mx.array]:
 _launcher: Launcher = _launch_here
 _forced = False
 _counting = False
-_trials: dict[tuple[Any, ...], bool] = {}
+_trials: dict[tuple[Any, ...], bool | None] = {}  # None: the twin was chosen, nothing was tried
 _chosen: dict[tuple[Any, ...], str] = {}
 _met: list[Site] | None = None
 
@@ -87,6 +88,18 @@ def forced(launcher: Launcher) -> Iterator[None]:
         yield
     finally:
         _launcher, _forced = before
+
+
+@contextmanager
+def unlaunched() -> Iterator[None]:
+    """Build graphs of kernels that nobody means to compute: to see which sites they meet."""
+
+    def leave_out(launch: Launch) -> Sequence[mx.array]:
+        given = zip(launch.output_shapes, launch.output_dtypes, strict=True)
+        return [mx.zeros(shape, dtype) for shape, dtype in given]
+
+    with forced(leave_out):
+        yield
 
 
 @contextmanager
@@ -145,8 +158,8 @@ def uses_kernels(operation: Operation, *arguments: Any) -> bool:
         if operation.has_choice:
             usual = CUSTOM if on_metal() else STOCK
             wanted = _choice(operation.name, {CUSTOM: operation}, arguments, usual)
-        _trials[key] = wanted != STOCK and passes_trial(operation, *arguments)
-    return _trials[key]
+        _trials[key] = None if wanted == STOCK else passes_trial(operation, *arguments)
+    return bool(_trials[key])
 
 
 def choose(name: str, operations: Mapping[str, Operation], *arguments: Any) -> str:
@@ -171,15 +184,17 @@ def _choice(
 def _meet(name: str, operations: Mapping[str, Operation], arguments: tuple[Any, ...]) -> str:
     """The name of a site; somebody may be waiting for it (`meeting`)."""
     site = " ".join([name, *map(_words, arguments)])
-    if _met is not None:
-        _met.append(Site(site, operations, arguments))
+    able = {name: one for name, one in operations.items() if one.on_cuda or not on_cuda()}
+    if _met is not None and able:
+        _met.append(Site(site, able, arguments))
     return site
 
 
 def _words(argument: Any) -> str:
     """`_kind` for people."""
     if isinstance(argument, mx.array):
-        return f"{argument.dtype}".removeprefix("mlx.core.") + str(argument.shape[-1:])
+        length = str(_width(argument)) if _width(argument) else ""
+        return f"{argument.dtype}".removeprefix("mlx.core.") + length
     if isinstance(argument, tuple):
         return f"({' '.join(map(_words, argument))})"
     return "float" if isinstance(argument, float) else str(argument)
@@ -207,14 +222,21 @@ def _kind(argument: Any) -> Any:
         return float
     if isinstance(argument, tuple):
         return tuple(map(_kind, argument))
-    return (argument.shape[-1:], argument.dtype) if isinstance(argument, mx.array) else argument
+    return (_width(argument), argument.dtype) if isinstance(argument, mx.array) else argument
+
+
+def _width(array: mx.array) -> tuple[int, ...]:
+    """The length of a row. An array of one dimension may have a number for each token, and how many
+    those are decides nothing; where it is a row of weights, what they are for is as long."""
+    return array.shape[-1:] if array.ndim > 1 else ()
 
 
 def trials() -> dict[str, bool]:
     """The operations that had a trial in this process: whether all trials of it passed."""
     verdicts: dict[str, bool] = {}
     for (name, *_), passed in _trials.items():
-        verdicts[name] = verdicts.get(name, True) and passed
+        if passed is not None:
+            verdicts[name] = verdicts.get(name, True) and passed
     return verdicts
 
 

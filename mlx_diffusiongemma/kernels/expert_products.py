@@ -199,7 +199,8 @@ def _operations(
         return [twin(x, routing, packed)]
 
     return {
-        way: Operation(f"{name}, {way}", partial(ours, way), plain, _trial, False) for way in WAYS
+        way: Operation(f"{name}, {way}", partial(ours, way), plain, _trial, False, on_cuda=False)
+        for way in WAYS
     }
 
 

@@ -70,6 +70,11 @@ def tune(
     return Verdict(fastest if wins else STOCK, seconds, banned)
 
 
+def verdicts(sites: Iterable[dispatch.Site]) -> dict[str, Verdict]:
+    """What each site should run, by its name."""
+    return {site.name: tune(candidates_of(site)) for site in sites}
+
+
 def _fault(candidate: Candidate, want: Sequence[mx.array]) -> str | None:
     try:
         got = candidate(0)

@@ -173,7 +173,12 @@ class DiffusionGemma(nn.Module):
         Returns:
             float32 [B, 1, V], softcapped logits.
         """
-        return self.head(self._prefill_chunk(token, [(1, cache)]))
+        return self.head(self.read_lazily(token, cache))
+
+    def read_lazily(self, tokens: mx.array, cache: KVCache) -> mx.array:
+        """`prefill` in one piece, with `cache` left lazy too: for graphs that are queued, or only
+        looked at."""
+        return self._prefill_chunk(tokens, [(tokens.shape[1], cache)])
 
     def denoise(
         self, canvas: mx.array, cache: KVCache, previous_logits: mx.array | None

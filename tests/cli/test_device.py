@@ -45,7 +45,7 @@ def test_a_cpu(run_here):
     assert f"({platform.machine()})" in lines[0]
     assert "CPU back-end" in lines[1] and "a model may take " in lines[2]
     assert lines[3].endswith("float32: MLX's CPU back-end is many times slower in half precision")
-    assert lines[4].endswith("none run: they are written for Metal; MLX's own operations compute")
+    assert lines[4].endswith("none run: they are written for GPUs; MLX's own operations compute")
     assert max(map(len, lines)) <= 100
 
 
@@ -100,7 +100,7 @@ def test_kernels_are_tried_and_those_that_fail_are_named(monkeypatch, caplog):
 @on_a_cpu
 def test_kernels_that_pass_and_kernels_that_are_switched_off(monkeypatch):
     monkeypatch.setattr(dispatch, "on_metal", lambda: True)
-    monkeypatch.setattr(device_report, "_run_demo", lambda: None)
+    monkeypatch.setattr(device_report, "_try_demo", lambda: None)
     trials = {("geglu", 8): True, ("geglu", 16): True, ("route", 1): True, ("route", 2): False}
     monkeypatch.setattr(dispatch, "_trials", trials)
     assert describe_device().kernels == KernelReport(

@@ -68,6 +68,18 @@ def test_an_operation_is_tried_once_for_each_kind_of_arguments(scores, launches)
     assert launches == ["route"] * 7
 
 
+def test_how_many_tokens_there_are_is_no_other_kind_of_arguments():
+    """Nor is it where a number for each token lies in one dimension."""
+    rows = [mx.zeros((count, 128)) for count in (600, 32)]
+    inverse, tokens = [mx.zeros((600,)), mx.zeros((32,))], [mx.zeros((1200,)), mx.zeros((64,))]
+    kinds = [
+        dispatch._kind((*each, (mx.ones((128,)), 1e-6)))
+        for each in zip(rows, inverse, tokens, strict=True)
+    ]
+    assert kinds[0] == kinds[1] != dispatch._kind((mx.zeros((600, 64)), inverse[0], tokens[0]))
+    assert dispatch._words((rows[0], inverse[0])) == "(float32(128,) float32)"
+
+
 def test_kernels_of_long_prompts_are_tried_by_themselves(scores, monkeypatch, launches):
     tried = []
     monkeypatch.setattr(
