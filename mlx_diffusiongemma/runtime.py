@@ -54,14 +54,12 @@ def load(
     """Load a model with its tokenizer, ready to generate.
 
     Args:
-        name: "demo" (the model in this package), a folder, or a Hub id "org/name", which is
-            downloaded when it is not in the local cache.
+        name: "demo" (in this package), a folder, or a Hub id "org/name", downloaded unless cached.
         revision: branch, tag or commit of a Hub id.
         dtype: "float32", "float16" or "bfloat16" to compute in; None takes what suits the device.
         force: load even when the memory looks too small.
         max_context: tokens of prompt and answer to make room for in the memory check.
-        measure: on a GPU, time the kernels that this model uses where they were never timed on this
-            machine: once, some seconds; see docs/kernels.md. False leaves the choices as they are.
+        measure: on a GPU, time kernels that were never timed on it: once, see docs/kernels.md.
         on_plan, progress: told what will be downloaded, and how far it is.
 
     Raises:
@@ -131,8 +129,7 @@ class Runtime:
         config: the checkpoint's architecture.
         generation_config: its sampler settings and end tokens.
         load_seconds: how long loading took, downloads aside.
-        session_memory: what all sessions may keep together; its limit can be set. At first it is
-            half of what the weights leave of the device's memory.
+        session_memory: what all sessions may keep together, at first half of what is left free.
 
     `check_range` has the first prompt decide whether its activations fit float16; see
     `range_check`.

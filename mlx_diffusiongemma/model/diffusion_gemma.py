@@ -176,8 +176,7 @@ class DiffusionGemma(nn.Module):
         return self.head(self.read_lazily(token, cache))
 
     def read_lazily(self, tokens: mx.array, cache: KVCache) -> mx.array:
-        """`prefill` in one piece, with `cache` left lazy too: for graphs that are queued, or only
-        looked at."""
+        """`prefill` in one piece, `cache` left lazy too, so that graphs alone can be looked at."""
         return self._prefill_chunk(tokens, [(tokens.shape[1], cache)])
 
     def denoise(
@@ -253,9 +252,8 @@ class DiffusionGemma(nn.Module):
         soft = [] if belief is None else soft_embedding(belief, decoder.embed_tokens, dtype)
         embedded = decoder.embed_tokens(canvas).astype(dtype)
         scale = embedding_scale(self.config.hidden_size, dtype)
-        return decoder.self_conditioning(
-            embedded, soft, scale, decoder.layers[0].input_layernorm.weight
-        )
+        norm = decoder.layers[0].input_layernorm.weight
+        return decoder.self_conditioning(embedded, soft, scale, norm)
 
     def _denoise(self, stream: Stream, rows: Sequence[_Row]) -> mx.array:
         decoder = self.model.decoder
