@@ -15,6 +15,7 @@ from mlx_diffusiongemma import device, hub
 from mlx_diffusiongemma.backend import back_ends
 from mlx_diffusiongemma.first_use import build_two_steps
 from mlx_diffusiongemma.kernels import dispatch
+from mlx_diffusiongemma.mlx_build import Build, find_build
 from mlx_diffusiongemma.runtime import load_model
 from mlx_diffusiongemma.version import __version__
 
@@ -37,6 +38,7 @@ class DeviceReport:
     Attributes:
         kind, name, architecture: such as "cuda", "NVIDIA H200", "sm_90".
         versions: of Python, MLX and this package, and the packages that hold MLX's back-end.
+        build: which build of MLX that is.
         total_bytes: memory of the device; of a CPU, and of a Mac, that of the machine.
         free_bytes: what no program uses; None where MLX does not say.
         usable_bytes: what a model may take.
@@ -52,6 +54,7 @@ class DeviceReport:
     architecture: str
     versions: dict[str, str]
     back_ends: tuple[str, ...]
+    build: Build
     total_bytes: int
     free_bytes: int | None
     usable_bytes: int
@@ -78,6 +81,7 @@ def describe_device() -> DeviceReport:
             "mlx-diffusiongemma": __version__,
         },
         back_ends=back_ends(),
+        build=find_build(),
         total_bytes=int(total),
         free_bytes=None if free is None else int(free),
         usable_bytes=device.available_memory(),
@@ -120,6 +124,6 @@ def _kernels() -> KernelReport:
 
 
 def _try_demo() -> None:
-    """In the dtype of its checkpoint, and in those that models have here."""
-    for dtype in (None, _dtype(_kind())[0] or "bfloat16"):
+    """In what released models compute in here, and in float32."""
+    for dtype in dict.fromkeys((_dtype(_kind())[0] or "bfloat16", "float32")):
         build_two_steps(load_model(hub.DEMO, dtype=dtype))

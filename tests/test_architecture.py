@@ -21,7 +21,7 @@ FOLDERS = {PACKAGE: PACKAGE, "convert": f"{PACKAGE}.convert", "metal": f"{PACKAG
 
 # fmt: off
 LAYERS = [
-    "version", "chips", "backend", "errors", "constraints", "ranges", "fields",
+    "version", "chips", "backend", "mlx_build", "errors", "constraints", "ranges", "fields",
     "options", "presets", "quantization", "config", "released", "recipes", "events",
     "kernels", "model",
     "sampling", "draws", "stopping", "acceptance", "passes", "denoising",

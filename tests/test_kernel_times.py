@@ -64,6 +64,7 @@ def test_the_report_has_every_time_and_every_ban():
         "milliseconds": {"stock": 1.0},
         "banned": {"custom": "is wrong"},
     }
+    assert set(report["build"]) == {"mlx", "wheels", "has_nax", "architecture"}
     assert set(report["machine"]) == {"device", "system", "mlx", "kernels"}
     assert kernel_times.table(report["sites"]) == [
         "a: 4.000 ms, custom 0.50",

@@ -15,6 +15,7 @@ from mlx_diffusiongemma.kernels import (
     reference,
     tuning,
 )
+from mlx_diffusiongemma.mlx_build import find_build
 
 _SPREAD = 0.05  # of random weights
 
@@ -58,7 +59,8 @@ def report(
         name: tuning.tune(candidates, rounds=rounds, clock=clock).as_fields()
         for name, candidates in sites.items()
     }
-    return {"machine": choices.machine(), "rounds": rounds, "sites": found}
+    build = find_build()._asdict()
+    return {"machine": choices.machine(), "build": build, "rounds": rounds, "sites": found}
 
 
 def table(found: Mapping[str, Mapping[str, Any]]) -> Sequence[str]:

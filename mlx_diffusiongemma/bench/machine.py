@@ -1,15 +1,17 @@
-"""Which machine a number was measured on, in words that fit beside it."""
+"""Which machine and which MLX a number was measured on, in words that fit beside it."""
 
 import os
 import platform
 import subprocess
 from pathlib import Path
 
+from mlx_diffusiongemma.mlx_build import find_build
+
 
 def describe_machine() -> str:
-    """Processor, cores and system, as far as the system tells them."""
-    cores = os.cpu_count() or 1
-    return f"{_processor()}, {cores} core{'s' * (cores != 1)}, {platform.platform()}"
+    """Processor, cores, system and MLX, as far as they can be known."""
+    cores, build = os.cpu_count() or 1, find_build().in_words()
+    return f"{_processor()}, {cores} core{'s' * (cores != 1)}, {platform.platform()}, {build}"
 
 
 def _processor() -> str:

@@ -34,6 +34,7 @@ def as_lines(report: "DeviceReport") -> Iterator[str]:
     yield from labelled(
         "MLX", f"{report.versions['mlx']}, {_BACK_ENDS[report.kind]} back-end{packages}"
     )
+    yield from labelled("build", report.build.in_words())
     free = "" if report.free_bytes is None else f", {format_size(report.free_bytes)} free"
     yield from labelled(
         "memory",

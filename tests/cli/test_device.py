@@ -8,10 +8,11 @@ from dataclasses import replace
 import mlx.core as mx
 import pytest
 
-from mlx_diffusiongemma import device, device_report
+from mlx_diffusiongemma import device, device_report, weights
 from mlx_diffusiongemma.cli.device import as_lines
 from mlx_diffusiongemma.device_report import KernelReport, describe_device
 from mlx_diffusiongemma.kernels import dispatch
+from mlx_diffusiongemma.mlx_build import Build
 
 H200 = {
     "device_name": "NVIDIA H200",
@@ -40,12 +41,12 @@ def test_a_cpu(run_here):
     assert (run.code, run.err) == (0, "")
     lines = run.out.splitlines()
     assert [line[:13].strip() for line in lines] == [
-        *("device", "MLX", "memory", "dtype", "our kernels")
+        *("device", "MLX", "build", "memory", "dtype", "our kernels")
     ]
     assert f"({platform.machine()})" in lines[0]
-    assert "CPU back-end" in lines[1] and "a model may take " in lines[2]
-    assert lines[3].endswith("float32: MLX's CPU back-end is many times slower in half precision")
-    assert lines[4].endswith("none run: they are written for GPUs; MLX's own operations compute")
+    assert "CPU back-end" in lines[1] and "a model may take " in lines[3]
+    assert lines[4].endswith("float32: MLX's CPU back-end is many times slower in half precision")
+    assert lines[5].endswith("none run: they are written for GPUs; MLX's own operations compute")
     assert max(map(len, lines)) <= 100
 
 
@@ -62,10 +63,12 @@ def test_json_says_the_same_and_nothing_of_the_machine(run_here):
 
 
 def test_an_nvidia_gpu(nvidia, monkeypatch):
-    report = replace(describe_device(), back_ends=("mlx-cuda-13",))
-    assert [line.split(maxsplit=1)[1] for line in as_lines(report)][:5] == [
+    build = Build("0.32.4", ("manylinux_2_35_x86_64",), None, None)
+    report = replace(describe_device(), back_ends=("mlx-cuda-13",), build=build)
+    assert [line.split(maxsplit=1)[1] for line in as_lines(report)][:6] == [
         "NVIDIA H200 (sm_90)",
         f"{report.versions['mlx']}, CUDA back-end (mlx-cuda-13)",
+        "mlx 0.32.4 (manylinux_2_35_x86_64)",
         "150.0 GB, 140.0 GB free; a model may take 140.0 GB",
         "as the checkpoint says; the released one says bfloat16",
         "products may be rounded to TF32; MLX_ENABLE_TF32=0 keeps them exact",
@@ -80,6 +83,33 @@ def test_an_nvidia_gpu_without_bfloat16(nvidia, monkeypatch):
     monkeypatch.setattr(mx, "device_info", lambda: H200 | {"compute_capability_major": 7})
     report = describe_device()
     assert report.dtype == "float32" and "does not calculate in bfloat16" in report.dtype_reason
+
+
+@on_a_cpu
+def test_kernels_are_tried_in_the_dtype_of_the_device_and_in_float32(monkeypatch):
+    """A kernel for float32 may work where that for the device's dtype does not."""
+    tried = []
+    monkeypatch.setattr(dispatch, "on_metal", lambda: True)
+    monkeypatch.setattr(device, "on_cpu", lambda: False)
+    monkeypatch.setattr(device, "has_bfloat16", lambda: True)
+    monkeypatch.setattr(device, "emulates_bfloat16", lambda: True)
+    monkeypatch.setattr(dispatch, "_trials", {})
+    monkeypatch.delenv(dispatch.SWITCH, raising=False)
+    monkeypatch.setattr(
+        dispatch,
+        "passes_trial",
+        lambda operation, *given: tried.append((operation.name, given[0])) or True,
+    )
+    monkeypatch.setattr(weights, "_check_dtype", lambda *given: None)  # nothing is multiplied
+
+    def zeros(launch):
+        given = zip(launch.output_shapes, launch.output_dtypes, strict=True)
+        return [mx.zeros(shape, dtype) for shape, dtype in given]
+
+    monkeypatch.setattr(dispatch, "_launcher", zeros)
+    device_report._try_demo()
+    dtypes = {given.dtype for name, given in tried if name == "prepare_heads"}
+    assert dtypes == {mx.float32, mx.float16}
 
 
 @on_a_cpu
