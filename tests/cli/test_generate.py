@@ -23,6 +23,7 @@ FLAGS = {
     "keep_probability": (["--keep-probability", "0.2"], 0.2),
     "canvas_length": (["--canvas-length", "16"], 16),
     "shrink_canvas": (["--shrink-canvas"], True),
+    "fast_self_conditioning": (["--fast-sc"], True),
     "deadline_ms": (["--deadline-ms", "250"], 250.0),
     "mode": (AR, "ar"),
     "temperature": ([*AR, "--temperature", "0.7"], 0.7),

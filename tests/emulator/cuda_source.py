@@ -21,7 +21,6 @@ _FACTS = {"shape": "Shape", "strides": "Strides", "ndim": "int"}
 HEADER = """
 #include "mlx/backend/cuda/device/utils.cuh"
 #include <cooperative_groups.h>
-#define inf cuda::std::numeric_limits<float>::infinity()
 """
 
 
