@@ -59,8 +59,7 @@ def test_a_flag_changes_its_option_alone(run_here, name):
 
 
 def test_without_flags_nothing_is_asked(run_here):
-    runtime = FakeRuntime(answer("Hi"))
-    run_here("generate", "Hello", runtime=runtime)
+    run_here("generate", "Hello", runtime=(runtime := FakeRuntime(answer("Hi"))))
     assert runtime.calls == [("Hello", GenerationOptions())]
 
 
