@@ -59,8 +59,10 @@ def class_maxima(logits: np.ndarray, problem: PathProblem) -> np.ndarray:
     """
     automaton = problem.automaton
     best = np.empty((len(logits), len(automaton.class_starts)), np.float32)
+    by_class = np.empty(len(automaton.tokens), np.float32)
     for position, row in enumerate(logits):  # a row fits the processor's cache, a canvas does not
-        np.maximum.reduceat(row[automaton.tokens], automaton.class_starts, out=best[position])
+        np.take(row, automaton.token_index, out=by_class, mode="clip")  # "raise" copies once more
+        np.maximum.reduceat(by_class, automaton.class_starts, out=best[position])
     best = np.maximum(np.nan_to_num(best, nan=_WORST), _WORST)
     class_of = automaton.class_of if problem.allowed else None
     for position, tokens in problem.allowed.items():

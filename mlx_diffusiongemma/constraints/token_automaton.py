@@ -52,6 +52,11 @@ class TokenAutomaton:
         return np.diff(np.append(self.class_starts, len(self.tokens)))
 
     @cached_property
+    def token_index(self) -> np.ndarray:
+        """`tokens` as numpy takes them without converting them each time."""
+        return self.tokens.astype(np.intp)
+
+    @cached_property
     def class_of(self) -> np.ndarray:
         """int32 [V], the class of each token; C for tokens that no state allows."""
         classes = np.full(self.vocab_size, len(self.class_starts), np.int32)

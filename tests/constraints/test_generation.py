@@ -10,7 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from mlx_diffusiongemma import ConfigError, GenerationOptions, SamplerSettings, SeededDraws, load
+from mlx_diffusiongemma import (
+    ConfigError,
+    GenerationOptions,
+    SamplerSettings,
+    SeededDraws,
+    load,
+    sampling,
+)
 from mlx_diffusiongemma.constraints import CanvasConstraint
 from mlx_diffusiongemma.constraints.progress import follow
 from mlx_diffusiongemma.constraints.vocabulary import Vocabulary
@@ -25,6 +32,7 @@ TOKENS = [None, None, *(bytes([letter]) for letter in b"abc01"), b"ab", b"0a", b
 VOCABULARY = Vocabulary.of(TOKENS, end_ids=frozenset({END}), padding_ids=frozenset({PAD}))
 PATTERN = "(?:ab|c)+0*1?"
 LENGTH = 9
+MATCHING = CanvasConstraint.regex(PATTERN)
 SCHEMA = {
     "type": "object",
     "properties": {
@@ -41,10 +49,10 @@ def runtime():
     return load("demo")
 
 
-def denoised(seed, sampler: SamplerName, seen):
+def denoised(seed, sampler: SamplerName, seen, constraint=MATCHING):
     """Steps over random logits; the canvases that the network is shown go into `seen`."""
     rng = np.random.default_rng(seed)
-    rules = follow(CanvasConstraint.regex(PATTERN), VOCABULARY, LENGTH).rules(LENGTH)
+    rules = constraint and follow(constraint, VOCABULARY, LENGTH).rules(LENGTH)
 
     def predict(asked):
         seen.append(asked.canvas)
@@ -79,6 +87,47 @@ def test_whatever_the_network_says_the_text_matches(sampler, seed):
         assert not forbidden[np.arange(LENGTH), np.array(canvas)[0]].any()
     for belief in seen[3::2]:  # self-conditioning
         assert np.isneginf(np.array(belief.logits.values())[0][forbidden]).all()
+
+
+pins = st.dictionaries(
+    st.integers(0, LENGTH - 1), st.sets(st.integers(2, len(TOKENS) - 1), min_size=1), max_size=5
+)
+
+
+@pytest.mark.parametrize("sampler", ["entropy-bound", "argmax", "confidence"])
+@given(st.integers(0, 2**32 - 1), pins)
+@settings(max_examples=15, deadline=None)
+def test_whatever_the_network_says_pins_hold(sampler, seed, allowed):
+    seen = []
+    constraint = CanvasConstraint.regex("[abc01]*").with_tokens(allowed)
+    _, steps = denoised(seed, sampler, seen, constraint)
+    for canvas in [*seen[::2], *(step.argmax_canvas for step in steps)]:
+        tokens = canvas[0].tolist()
+        for position, among in allowed.items():
+            assert tokens[position] in among
+
+
+@given(st.integers(0, 2**32 - 1))
+@settings(max_examples=25, deadline=None)
+def test_without_a_constraint_the_steps_are_the_plain_ones_bit_by_bit(seed):
+    """The loop against the steps of docs/contract.md written out, with the same draws."""
+    seen = []
+    _, steps = denoised(seed, "entropy-bound", seen, constraint=None)
+    rng, draws, shape = np.random.default_rng(seed), SeededDraws(seed), (1, LENGTH)
+    canvas = draws.initial_canvas(shape, len(TOKENS))
+    for index, step in enumerate(steps):
+        assert np.array_equal(seen[2 * index], canvas)
+        values = mx.array(rng.normal(0, 5, (*shape, len(TOKENS))).astype(np.float32))
+        logits = Logits(values, cap=9.0).at(
+            sampling.temperature(5 - index, 5, t_min=0.4, t_max=0.8)
+        )
+        statistics = sampling.logit_statistics(logits)
+        accepted = sampling.accept_within_bound(statistics.entropy, 3.0)
+        candidates, noise = draws.candidates(logits, statistics), draws.renoise(shape, len(TOKENS))
+        canvas = mx.where(accepted, candidates, noise)
+        assert np.array_equal(step.argmax_canvas, mx.argmax(logits.values(), axis=-1))
+        assert np.array_equal(step.accepted, accepted)
+        assert np.array_equal(step.entropy, statistics.entropy)
 
 
 def test_accepted_tokens_of_the_next_canvas_fit_each_other():
@@ -125,6 +174,18 @@ def test_an_answer_ends_where_nothing_can_follow(runtime):
     result = runtime.generate("2 + 2 =", options)
     assert re.fullmatch(r"\d{3}-\d{4}", result.text)
     assert len(result.stats.denoising_steps) == 1
+
+
+def test_a_constrained_answer_leaves_no_trace_in_a_plain_one(runtime):
+    options = GenerationOptions(seed=4, max_tokens=40, max_denoising_steps=5)
+    bound = GenerationOptions(
+        seed=4, max_tokens=40, max_denoising_steps=5, constraint=CanvasConstraint.regex("[a-f]{9}")
+    )
+    before = runtime.generate("2 + 2 =", options)
+    runtime.generate("2 + 2 =", bound)
+    after = runtime.generate("2 + 2 =", options)
+    assert after.token_ids == before.token_ids
+    assert after.stats.denoising_steps == before.stats.denoising_steps
 
 
 def test_in_a_batch_it_is_the_same_answer(runtime):
