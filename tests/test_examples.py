@@ -1,5 +1,6 @@
 """The examples are short and run as they stand."""
 
+import json
 import os
 import re
 import subprocess
@@ -49,3 +50,30 @@ def test_own_sampler():
 
 def test_extract():
     assert re.fullmatch(r"name='.*' kind='(fox|frog|cat|dog)' age=\d+\n", run("extract.py"))
+
+
+def test_sudoku():
+    *rows, last = run("sudoku.py").splitlines()
+    assert re.fullmatch(r"solved in \d+ steps", last)
+    clues, cells = ("".join(half) for half in zip(*(row.split("-->") for row in rows), strict=True))
+    pairs = list(zip(clues.split(), cells.split(), strict=True))
+    assert len(pairs) == 16
+    assert all(clue in (".", cell) for clue, cell in pairs)
+
+
+@pytest.mark.parametrize(
+    ("broken", "kept"),
+    [
+        ("{name: 'Mia', 'age': 4,", {"name": "Mia", "age": 4}),
+        ('{"age": 12 "name": "Ada Byron"', {"name": "Ada Byron", "age": 12}),
+        ('{"name": "Mia", "age": 400', {"name": "Mia"}),
+        ("nothing of it", {}),
+    ],
+)
+def test_fix_json(broken, kept):
+    asked, answer = run("fix_json.py", broken).splitlines()
+    said = json.loads(answer)
+    assert asked == broken
+    assert said.items() >= kept.items()
+    assert len(said["name"]) <= 12
+    assert 0 <= said["age"] <= 99

@@ -152,8 +152,8 @@ def test_a_schema_that_nothing_fits_is_refused():
 
 # JSON-Schema-Test-Suite ------------------------------------------------------------------------
 
-# Every file of draft 2020-12 about a supported keyword, as the sdist of jsonschema 4.26.0 has it; of
-# the optional ones those about supported formats, patterns and integers. How many of the cases
+# Every file of draft 2020-12 about a supported keyword, as the sdist of jsonschema 4.26.0 has it,
+# and the optional ones about supported formats, patterns and integers. How many of the cases
 # compile, and how many of their valid instances can be written as they stand.
 CASES_READ, CASES_REFUSED, INSTANCES_WRITTEN = 145, 101, 228
 
